@@ -1,0 +1,45 @@
+"""Devices, their states and how they stand (protocols.md 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class DeviceState(StrEnum):
+    """States of a device at control; the table in docs/states.md says what each allows."""
+
+    PENDING = "pending"
+    AFFIRMING = "affirming"
+    WARNING = "warning"
+    CONTRAINDICATED = "contraindicated"
+    STALE = "stale"
+    QUARANTINED = "quarantined"
+    REVOKED = "revoked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceStatus:
+    """One device as admins see it."""
+
+    name: str
+    state: DeviceState
+    since_unix_ms: int
+    reason: str
+    """Why it is in this state, in one phrase."""
+    ready: bool
+    """Leased, wanted tables applied, SAs with every live peer installed."""
+    tier: str
+    """AR4SI tier of the last appraisal: none, affirming, warning, contraindicated."""
+    lease_s: float
+    """Seconds until the lease ends at control; 0 when there is none."""
+    generation_wanted: int
+    generation_applied: int
+    key_epochs: dict[str, int]
+    """Tenant -> current epoch of its key."""
+    underlay_address: str
+    profile: str
+    device_id_sha256: str
+    boot_counter: int
+    version: int
+    """Rises with every change; pass it back as the expected version."""

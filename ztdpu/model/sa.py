@@ -1,0 +1,46 @@
+"""Security associations as everybody above psp speaks of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class SaUse(IntEnum):
+    """Datagram and stream SAs are never shared (protocols.md 6)."""
+
+    DATAGRAM = 0
+    STREAM = 1
+
+
+class PspVersion(IntEnum):
+    """PSP header versions that carry confidentiality; 2 and 3 (GMAC) are refused."""
+
+    AES_GCM_128 = 0
+    AES_GCM_256 = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaWant:
+    """What a sender asks of a receiver."""
+
+    network_id: bytes
+    network_generation: int
+    key_epoch: int
+    use: SaUse = SaUse.DATAGRAM
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaGrant:
+    """What a receiver hands out: everything a sender needs to seal. Secret."""
+
+    network_id: bytes
+    use: SaUse
+    lane: int
+    psp_version: PspVersion
+    spi: int
+    key: bytes
+    """16 or 32 octets by version."""
+    ttl_s: int
+    soft_limit_octets: int

@@ -1,0 +1,1 @@
+"""The path of a packet, as pure functions: parse, match, remember, segment. No socket, no clock."""

@@ -1,0 +1,1 @@
+"""Generated from protos/ztdpu/v1 by `make generate`; never edited."""
