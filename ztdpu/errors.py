@@ -68,7 +68,7 @@ class PolicyError(ZtdpuError):
     code = "policy"
 
 
-class PolicyErrors(PolicyError):
+class PolicyRefusedError(PolicyError):
     """Every fault found in one policy directory, so that one run mends them all."""
 
     def __init__(self, faults: tuple[PolicyError, ...]) -> None:
@@ -87,7 +87,7 @@ class UnreachableError(ZtdpuError):
 
 
 class MachineError(ZtdpuError):
-    """This machine lacks something that the command needs (a privilege, a program, a kernel feature)."""
+    """The machine lacks something that the command needs (a privilege, a program, a kernel feature)."""
 
     code = "environment"
 

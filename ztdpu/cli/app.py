@@ -11,12 +11,11 @@ import os
 import sys
 from typing import Any, Final
 
-import click
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from ztdpu import __version__
-from ztdpu.errors import PolicyErrors, ZtdpuError
+from ztdpu.errors import PolicyRefusedError, ZtdpuError
 
 NOUNS: Final[dict[str, str]] = {
     "demo": "Build a lab, train two tenants, attack it, revoke a device: one minute.",
@@ -39,16 +38,16 @@ NOUNS: Final[dict[str, str]] = {
 class LazyNouns(TyperGroup):
     """A group whose sub-commands are imported on use."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 (the base class fixes the signature)
         """Nouns in the order of the table above."""
         return list(NOUNS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """Import and return one noun; in a help screen a light stand-in does."""
         if cmd_name not in NOUNS:
             return None
         if "--help" in sys.argv[1:2] or "-h" in sys.argv[1:2] or len(sys.argv) == 1:
-            return typer.core.TyperCommand(cmd_name, help=NOUNS[cmd_name])
+            return TyperCommand(cmd_name, help=NOUNS[cmd_name])
         module = importlib.import_module(f"ztdpu.cli.{cmd_name}")
         command = typer.main.get_command(module.app)
         command.name = cmd_name
@@ -72,7 +71,7 @@ def _root() -> None:
 
 def report(error: ZtdpuError) -> None:
     """Print an error for a person on stderr: what, where, what to do next."""
-    faults = error.faults if isinstance(error, PolicyErrors) else (error,)
+    faults = error.faults if isinstance(error, PolicyRefusedError) else (error,)
     for fault in faults:
         print(f"error: {fault}" if not fault.where else f"{fault.where} {fault.message}", file=sys.stderr)
     remedies = dict.fromkeys(fault.remedy for fault in (*faults, error) if fault.remedy)
@@ -83,21 +82,22 @@ def report(error: ZtdpuError) -> None:
 def run() -> None:
     """Run the command; leave with 0, 1 (failed), 2 (usage), 3 (unreachable) or 4 (a test found something)."""
     try:
-        root(standalone_mode=False)
+        status = root(standalone_mode=False)
     except ZtdpuError as error:
         report(error)
         sys.exit(error.exit_status)
-    except click.exceptions.Exit as leaving:
+    except typer.Exit as leaving:
         sys.exit(leaving.exit_code)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except (click.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-
-
-VERSION: Final = __version__
+    except Exception as error:
+        # typer's own usage errors know how to print themselves; anything else is a defect of ours.
+        if not hasattr(error, "show"):
+            raise
+        error.show()
+        sys.exit(2)
+    sys.exit(status if isinstance(status, int) else 0)
