@@ -1,5 +1,5 @@
-"""Roots of trust, evidence and its appraisal, identities: the verifier's half and the attester's half.
+"""Trust: root of trust, evidence, appraisal, attestation results, identities, the operator's roster.
 
-Pure: no clock, randomness, socket or event loop. Control drives the verifier's half, the process
-`ztdpu.agent.root_of_trust` the attester's half; both speak only bytes defined here.
+Pure all through: time, nonces, random bytes and keys are arguments. Control appraises with it, agents judge their
+peers with it. Nothing is imported here, so that `ztdpu.trust.chain` costs no JOSE library.
 """
