@@ -1,0 +1,183 @@
+"""The cluster that a set of documents describes: names resolved, contradictions refused.
+
+Called by `policy.load`; used by `compile`, `explain` and control. Never reads a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ztdpu.errors import Location, NotFoundError, PolicyError
+from ztdpu.model.endpoint import Endpoint as EndpointValue
+from ztdpu.policy import documents
+from ztdpu.policy.documents import Document
+from ztdpu.policy.yaml import Path, Placed
+
+Kind = TypeVar("Kind", bound=Document)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One document and where it stands."""
+
+    document: Document
+    placed: Placed
+
+    def locate(self, *path: str | int) -> Location:
+        """Place of a field in the file."""
+        return self.placed.locate(tuple(path))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Desired state: everything that policy files say, by name."""
+
+    devices: Mapping[str, documents.Device] = field(default_factory=dict)
+    tenants: Mapping[str, documents.Tenant] = field(default_factory=dict)
+    endpoints: Mapping[str, EndpointValue] = field(default_factory=dict)
+    network_policies: Mapping[str, documents.NetworkPolicy] = field(default_factory=dict)
+    reference_values: Mapping[str, documents.ReferenceValues] = field(default_factory=dict)
+    appraisal_policies: Mapping[str, documents.AppraisalPolicy] = field(default_factory=dict)
+    role_bindings: Mapping[str, documents.RoleBinding] = field(default_factory=dict)
+    placed: Mapping[tuple[str, str], Placed] = field(default_factory=dict)
+    """(kind, name) -> the document's places."""
+
+    def locate(self, kind: str, name: str, path: Path = ()) -> Location:
+        """Place of a field of a document."""
+        return self.placed[kind, name].locate(path)
+
+    def endpoint(self, name: str) -> EndpointValue:
+        """Raises NotFoundError with the names there are."""
+        try:
+            return self.endpoints[name]
+        except KeyError:
+            raise NotFoundError(
+                f"no endpoint {name!r}", remedy=f"endpoints are {', '.join(sorted(self.endpoints)) or 'none'}"
+            ) from None
+
+    def endpoints_of(self, tenant: str) -> tuple[EndpointValue, ...]:
+        """Endpoints of one tenant, by name."""
+        return tuple(e for _, e in sorted(self.endpoints.items()) if e.tenant == tenant)
+
+    def tenants_on(self, device: str) -> tuple[str, ...]:
+        """Tenants with an endpoint on this device, by name."""
+        return tuple(sorted({e.tenant for e in self.endpoints.values() if e.device == device}))
+
+
+def build_cluster(entries: Iterable[Entry], faults: list[PolicyError]) -> Cluster:
+    """Return the cluster; append a PolicyError to `faults` for each contradiction."""
+    by_kind: dict[str, dict[str, Entry]] = {kind: {} for kind in documents.KINDS}
+    for entry in entries:
+        same = by_kind[entry.document.KIND]
+        if entry.document.name in same:
+            first = same[entry.document.name].locate("metadata", "name")
+            faults.append(
+                PolicyError(
+                    f"{entry.document.KIND} {entry.document.name!r} is there twice; first at {first}",
+                    where=entry.locate("metadata", "name"),
+                )
+            )
+            continue
+        same[entry.document.name] = entry
+    _check_devices(by_kind, faults)
+    _check_endpoints(by_kind, faults)
+    _check_tenants(by_kind, faults)
+    for check in (_check_policies, _check_references):
+        check(by_kind, faults)
+    return Cluster(
+        devices=_documents(by_kind, documents.Device),
+        tenants=_documents(by_kind, documents.Tenant),
+        endpoints={name: _endpoint_value(entry.document) for name, entry in sorted(by_kind["Endpoint"].items())},
+        network_policies=_documents(by_kind, documents.NetworkPolicy),
+        reference_values=_documents(by_kind, documents.ReferenceValues),
+        appraisal_policies=_documents(by_kind, documents.AppraisalPolicy),
+        role_bindings=_documents(by_kind, documents.RoleBinding),
+        placed={(kind, name): entry.placed for kind, same in by_kind.items() for name, entry in same.items()},
+    )
+
+
+ByKind = dict[str, dict[str, Entry]]
+
+
+def _documents(by_kind: ByKind, model: type[Kind]) -> dict[str, Kind]:
+    found = ((name, entry.document) for name, entry in sorted(by_kind[model.KIND].items()))
+    return {name: document for name, document in found if isinstance(document, model)}
+
+
+def _endpoint_value(document: Document) -> EndpointValue:
+    assert isinstance(document, documents.Endpoint)
+    return EndpointValue(
+        name=document.name,
+        tenant=document.spec.tenant,
+        device=document.spec.device,
+        addresses=tuple(document.spec.addresses),
+        labels=dict(document.metadata.labels),
+    )
+
+
+def _refuse(faults: list[PolicyError], entry: Entry, path: Path, message: str, remedy: str = "") -> None:
+    faults.append(PolicyError(f"{'.'.join(map(str, path))}: {message}", remedy=remedy, where=entry.locate(*path)))
+
+
+def _check_devices(by_kind: ByKind, faults: list[PolicyError]) -> None:
+    _refuse_equal(by_kind["Device"], ("spec", "underlay", "address"), lambda d: d.spec.underlay.address, faults)  # type: ignore[attr-defined]
+    _refuse_equal(by_kind["Device"], ("spec", "deviceIdSha256"), lambda d: d.spec.device_id_sha256, faults)  # type: ignore[attr-defined]
+
+
+def _refuse_equal(
+    entries: Mapping[str, Entry], path: Path, value_of: Callable[[Document], object], faults: list[PolicyError]
+) -> None:
+    seen: dict[object, str] = {}
+    for name, entry in sorted(entries.items()):
+        value = value_of(entry.document)
+        if value is None:
+            continue
+        if value in seen:
+            _refuse(faults, entry, path, f"{value} is {seen[value]!r}'s already")
+        seen[value] = name
+
+
+def _check_endpoints(by_kind: ByKind, faults: list[PolicyError]) -> None:
+    taken: dict[tuple[str, object], str] = {}
+    for name, entry in sorted(by_kind["Endpoint"].items()):
+        spec = entry.document.spec  # type: ignore[attr-defined]
+        _want(by_kind, "Device", spec.device, entry, ("spec", "device"), faults)
+        _want(by_kind, "Tenant", spec.tenant, entry, ("spec", "tenant"), faults)
+        for index, address in enumerate(spec.addresses):
+            owner = taken.setdefault((spec.tenant, address), name)
+            if owner != name or spec.addresses.index(address) != index:
+                _refuse(
+                    faults, entry, ("spec", "addresses", index), f"{address} is {owner!r}'s already in this network"
+                )
+
+
+def _check_tenants(by_kind: ByKind, faults: list[PolicyError]) -> None:
+    for entry in by_kind["Tenant"].values():
+        wanted = entry.document.spec.appraisal_policy  # type: ignore[attr-defined]
+        if wanted is not None:
+            _want(by_kind, "AppraisalPolicy", wanted, entry, ("spec", "appraisalPolicy"), faults)
+
+
+def _check_policies(by_kind: ByKind, faults: list[PolicyError]) -> None:
+    for kind in ("NetworkPolicy", "RoleBinding"):
+        for entry in by_kind[kind].values():
+            tenant = entry.document.spec.tenant  # type: ignore[attr-defined]
+            if tenant is not None:
+                _want(by_kind, "Tenant", tenant, entry, ("spec", "tenant"), faults)
+
+
+def _check_references(by_kind: ByKind, faults: list[PolicyError]) -> None:
+    for entry in by_kind["ReferenceValues"].values():
+        seen: set[int] = set()
+        for position, measurement in enumerate(entry.document.spec.measurements):  # type: ignore[attr-defined]
+            if measurement.index in seen:
+                _refuse(faults, entry, ("spec", "measurements", position), f"index {measurement.index} is there twice")
+            seen.add(measurement.index)
+
+
+def _want(by_kind: ByKind, kind: str, name: str, entry: Entry, path: Path, faults: list[PolicyError]) -> None:
+    if name not in by_kind[kind]:
+        there = ", ".join(sorted(by_kind[kind])) or "none"
+        _refuse(faults, entry, path, f"no {kind} {name!r}", remedy=f"{kind} documents are: {there}")
