@@ -144,9 +144,13 @@ class PspAuthenticationError(PspError):
 
 
 class ReplayError(PspError):
-    """The IV was seen before or lies behind the window."""
+    """The IV was seen before or lies behind the window (`too_old`)."""
 
     code = "psp-replay"
+
+    def __init__(self, message: str, *, too_old: bool) -> None:
+        super().__init__(message)
+        self.too_old = too_old
 
 
 class SaExhaustedError(PspError):
