@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aztdpu/v1/attestation.proto\x12\x08ztdpu.v1\"{\n\rAttestRequest\x12&\n\x05\x62\x65gin\x18\x01 \x01(\x0b\x32\x15.ztdpu.v1.AttestBeginH\x00\x12\x0e\n\x04spdm\x18\x02 \x01(\x0cH\x00\x12*\n\x07\x62inding\x18\x03 \x01(\x0b\x32\x17.ztdpu.v1.BindingAnswerH\x00\x42\x06\n\x04step\"X\n\x0b\x41ttestBegin\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\x12\n\njoin_token\x18\x02 \x01(\t\x12%\n\x05lease\x18\x03 \x01(\x0b\x32\x16.ztdpu.v1.LeaseRequest\"Z\n\x0cLeaseRequest\x12\x16\n\x0e\x62inding_sha256\x18\x01 \x01(\x0c\x12\x1a\n\x12\x61pplied_generation\x18\x02 \x01(\x04\x12\x16\n\x0ekem_public_key\x18\x03 \x01(\x0c\"c\n\rBindingAnswer\x12\x13\n\x0bkey_binding\x18\x01 \x01(\x0c\x12\x0b\n\x03\x63sr\x18\x02 \x01(\x0c\x12\x16\n\x0etls_possession\x18\x03 \x01(\x0c\x12\x18\n\x10offer_possession\x18\x04 \x01(\x0c\"~\n\x0e\x41ttestResponse\x12\x0e\n\x04spdm\x18\x01 \x01(\x0cH\x00\x12*\n\x04\x62ind\x18\x02 \x01(\x0b\x32\x1a.ztdpu.v1.BindingChallengeH\x00\x12(\n\x06result\x18\x03 \x01(\x0b\x32\x16.ztdpu.v1.AttestResultH\x00\x42\x06\n\x04step\"!\n\x10\x42indingChallenge\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"\xa7\x01\n\x0c\x41ttestResult\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0b\n\x03\x65\x61r\x18\x03 \x01(\t\x12#\n\x08\x66indings\x18\x04 \x03(\x0b\x32\x11.ztdpu.v1.Finding\x12\x0c\n\x04svid\x18\x05 \x03(\x0c\x12#\n\x05lease\x18\x06 \x01(\x0b\x32\x14.ztdpu.v1.LeaseGrant\x12\x13\n\x0binterval_ms\x18\x07 \x01(\x04\"P\n\nLeaseGrant\x12\x13\n\x0b\x64uration_ms\x18\x01 \x01(\x04\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x19\n\x11sealed_epoch_keys\x18\x03 \x01(\x0c\"\xab\x01\n\x07\x46inding\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x11\n\tdimension\x18\x02 \x01(\t\x12\r\n\x05\x63laim\x18\x03 \x01(\x11\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x12\n\x05index\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x11\n\tcomponent\x18\x06 \x01(\t\x12\x10\n\x08\x65xpected\x18\x07 \x03(\t\x12\x0c\n\x04seen\x18\x08 \x01(\t\x12\x0e\n\x06source\x18\t \x01(\tB\x08\n\x06_index\"\'\n\x15GetAttestationRequest\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\"\x87\x01\n\x0b\x41ttestation\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0c\n\x04tier\x18\x03 \x01(\t\x12\x0b\n\x03\x65\x61r\x18\x04 \x01(\t\x12#\n\x08\x66indings\x18\x05 \x03(\x0b\x32\x11.ztdpu.v1.Finding\x12\x19\n\x11\x61ppraised_unix_ms\x18\x06 \x01(\x03\x32\x9f\x01\n\x12\x41ttestationService\x12?\n\x06\x41ttest\x12\x17.ztdpu.v1.AttestRequest\x1a\x18.ztdpu.v1.AttestResponse(\x01\x30\x01\x12H\n\x0eGetAttestation\x12\x1f.ztdpu.v1.GetAttestationRequest\x1a\x15.ztdpu.v1.Attestationb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aztdpu/v1/attestation.proto\x12\x08ztdpu.v1\"{\n\rAttestRequest\x12&\n\x05\x62\x65gin\x18\x01 \x01(\x0b\x32\x15.ztdpu.v1.AttestBeginH\x00\x12\x0e\n\x04spdm\x18\x02 \x01(\x0cH\x00\x12*\n\x07\x62inding\x18\x03 \x01(\x0b\x32\x17.ztdpu.v1.BindingAnswerH\x00\x42\x06\n\x04step\"X\n\x0b\x41ttestBegin\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\x12\n\njoin_token\x18\x02 \x01(\t\x12%\n\x05lease\x18\x03 \x01(\x0b\x32\x16.ztdpu.v1.LeaseRequest\"s\n\x0cLeaseRequest\x12\x16\n\x0e\x62inding_sha256\x18\x01 \x01(\x0c\x12\x1a\n\x12\x61pplied_generation\x18\x02 \x01(\x04\x12\x16\n\x0ekem_public_key\x18\x03 \x01(\x0c\x12\x17\n\x0foffer_signature\x18\x04 \x01(\x0c\"c\n\rBindingAnswer\x12\x13\n\x0bkey_binding\x18\x01 \x01(\x0c\x12\x0b\n\x03\x63sr\x18\x02 \x01(\x0c\x12\x16\n\x0etls_possession\x18\x03 \x01(\x0c\x12\x18\n\x10offer_possession\x18\x04 \x01(\x0c\"~\n\x0e\x41ttestResponse\x12\x0e\n\x04spdm\x18\x01 \x01(\x0cH\x00\x12*\n\x04\x62ind\x18\x02 \x01(\x0b\x32\x1a.ztdpu.v1.BindingChallengeH\x00\x12(\n\x06result\x18\x03 \x01(\x0b\x32\x16.ztdpu.v1.AttestResultH\x00\x42\x06\n\x04step\"!\n\x10\x42indingChallenge\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"\xbf\x01\n\x0c\x41ttestResult\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0b\n\x03\x65\x61r\x18\x03 \x01(\t\x12#\n\x08\x66indings\x18\x04 \x03(\x0b\x32\x11.ztdpu.v1.Finding\x12\x0c\n\x04svid\x18\x05 \x03(\x0c\x12#\n\x05lease\x18\x06 \x01(\x0b\x32\x14.ztdpu.v1.LeaseGrant\x12\x13\n\x0binterval_ms\x18\x07 \x01(\x04\x12\x16\n\x0e\x65\x61r_public_key\x18\x08 \x01(\x0c\"P\n\nLeaseGrant\x12\x13\n\x0b\x64uration_ms\x18\x01 \x01(\x04\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x19\n\x11sealed_epoch_keys\x18\x03 \x01(\x0c\"\xab\x01\n\x07\x46inding\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x11\n\tdimension\x18\x02 \x01(\t\x12\r\n\x05\x63laim\x18\x03 \x01(\x11\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x12\n\x05index\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x11\n\tcomponent\x18\x06 \x01(\t\x12\x10\n\x08\x65xpected\x18\x07 \x03(\t\x12\x0c\n\x04seen\x18\x08 \x01(\t\x12\x0e\n\x06source\x18\t \x01(\tB\x08\n\x06_index\"\'\n\x15GetAttestationRequest\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\"\xc4\x01\n\x0b\x41ttestation\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0c\n\x04tier\x18\x03 \x01(\t\x12\x0b\n\x03\x65\x61r\x18\x04 \x01(\t\x12#\n\x08\x66indings\x18\x05 \x03(\x0b\x32\x11.ztdpu.v1.Finding\x12\x19\n\x11\x61ppraised_unix_ms\x18\x06 \x01(\x03\x12\x0f\n\x07profile\x18\x07 \x01(\t\x12\x18\n\x10\x64\x65vice_id_sha256\x18\x08 \x01(\t\x12\x10\n\x08\x65vidence\x18\t \x01(\x0c\x32\x9f\x01\n\x12\x41ttestationService\x12?\n\x06\x41ttest\x12\x17.ztdpu.v1.AttestRequest\x1a\x18.ztdpu.v1.AttestResponse(\x01\x30\x01\x12H\n\x0eGetAttestation\x12\x1f.ztdpu.v1.GetAttestationRequest\x1a\x15.ztdpu.v1.Attestationb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,23 +36,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ATTESTBEGIN']._serialized_start=165
   _globals['_ATTESTBEGIN']._serialized_end=253
   _globals['_LEASEREQUEST']._serialized_start=255
-  _globals['_LEASEREQUEST']._serialized_end=345
-  _globals['_BINDINGANSWER']._serialized_start=347
-  _globals['_BINDINGANSWER']._serialized_end=446
-  _globals['_ATTESTRESPONSE']._serialized_start=448
-  _globals['_ATTESTRESPONSE']._serialized_end=574
-  _globals['_BINDINGCHALLENGE']._serialized_start=576
-  _globals['_BINDINGCHALLENGE']._serialized_end=609
-  _globals['_ATTESTRESULT']._serialized_start=612
-  _globals['_ATTESTRESULT']._serialized_end=779
-  _globals['_LEASEGRANT']._serialized_start=781
-  _globals['_LEASEGRANT']._serialized_end=861
-  _globals['_FINDING']._serialized_start=864
-  _globals['_FINDING']._serialized_end=1035
-  _globals['_GETATTESTATIONREQUEST']._serialized_start=1037
-  _globals['_GETATTESTATIONREQUEST']._serialized_end=1076
-  _globals['_ATTESTATION']._serialized_start=1079
-  _globals['_ATTESTATION']._serialized_end=1214
-  _globals['_ATTESTATIONSERVICE']._serialized_start=1217
-  _globals['_ATTESTATIONSERVICE']._serialized_end=1376
+  _globals['_LEASEREQUEST']._serialized_end=370
+  _globals['_BINDINGANSWER']._serialized_start=372
+  _globals['_BINDINGANSWER']._serialized_end=471
+  _globals['_ATTESTRESPONSE']._serialized_start=473
+  _globals['_ATTESTRESPONSE']._serialized_end=599
+  _globals['_BINDINGCHALLENGE']._serialized_start=601
+  _globals['_BINDINGCHALLENGE']._serialized_end=634
+  _globals['_ATTESTRESULT']._serialized_start=637
+  _globals['_ATTESTRESULT']._serialized_end=828
+  _globals['_LEASEGRANT']._serialized_start=830
+  _globals['_LEASEGRANT']._serialized_end=910
+  _globals['_FINDING']._serialized_start=913
+  _globals['_FINDING']._serialized_end=1084
+  _globals['_GETATTESTATIONREQUEST']._serialized_start=1086
+  _globals['_GETATTESTATIONREQUEST']._serialized_end=1125
+  _globals['_ATTESTATION']._serialized_start=1128
+  _globals['_ATTESTATION']._serialized_end=1324
+  _globals['_ATTESTATIONSERVICE']._serialized_start=1327
+  _globals['_ATTESTATIONSERVICE']._serialized_end=1486
 # @@protoc_insertion_point(module_scope)

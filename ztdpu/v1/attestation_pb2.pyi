@@ -82,22 +82,28 @@ class LeaseRequest(_message.Message):
     BINDING_SHA256_FIELD_NUMBER: _builtins.int
     APPLIED_GENERATION_FIELD_NUMBER: _builtins.int
     KEM_PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    OFFER_SIGNATURE_FIELD_NUMBER: _builtins.int
     binding_sha256: _builtins.bytes
     """SHA-256 of the body of the KeyBinding in use; empty at start."""
     applied_generation: _builtins.int
     """Highest generation whose tables and revocations the agent has applied."""
     kem_public_key: _builtins.bytes
     """Fresh MLKEM768-X25519 public key, 1216 octets; epoch keys are sealed to it."""
+    offer_signature: _builtins.bytes
+    """By the bound offer key; what it covers: ztdpu.rpc.possession.lease_request_octets. Without it (or when it does not
+    verify) control cannot know whose KEM key this is and asks for a new binding.
+    """
     def __init__(
         self,
         *,
         binding_sha256: _builtins.bytes = ...,
         applied_generation: _builtins.int = ...,
         kem_public_key: _builtins.bytes = ...,
+        offer_signature: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_generation", b"applied_generation", "binding_sha256", b"binding_sha256", "kem_public_key", b"kem_public_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_generation", b"applied_generation", "binding_sha256", b"binding_sha256", "kem_public_key", b"kem_public_key", "offer_signature", b"offer_signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -197,6 +203,7 @@ class AttestResult(_message.Message):
     SVID_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     INTERVAL_MS_FIELD_NUMBER: _builtins.int
+    EAR_PUBLIC_KEY_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     """State word of the device after this appraisal."""
     reason: _builtins.str
@@ -205,6 +212,8 @@ class AttestResult(_message.Message):
     """EAR as JWT."""
     interval_ms: _builtins.int
     """When to come back, in milliseconds from the begin message."""
+    ear_public_key: _builtins.bytes
+    """SubjectPublicKeyInfo, DER, of the key that signs EARs."""
     @_builtins.property
     def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]: ...
     @_builtins.property
@@ -225,10 +234,11 @@ class AttestResult(_message.Message):
         svid: _abc.Iterable[_builtins.bytes] | None = ...,
         lease: Global___LeaseGrant | None = ...,
         interval_ms: _builtins.int = ...,
+        ear_public_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ear", b"ear", "findings", b"findings", "interval_ms", b"interval_ms", "lease", b"lease", "reason", b"reason", "state", b"state", "svid", b"svid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ear", b"ear", "ear_public_key", b"ear_public_key", "findings", b"findings", "interval_ms", b"interval_ms", "lease", b"lease", "reason", b"reason", "state", b"state", "svid", b"svid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -335,11 +345,19 @@ class Attestation(_message.Message):
     EAR_FIELD_NUMBER: _builtins.int
     FINDINGS_FIELD_NUMBER: _builtins.int
     APPRAISED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    PROFILE_FIELD_NUMBER: _builtins.int
+    DEVICE_ID_SHA256_FIELD_NUMBER: _builtins.int
+    EVIDENCE_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     state: _builtins.str
     tier: _builtins.str
     ear: _builtins.str
     appraised_unix_ms: _builtins.int
+    profile: _builtins.str
+    device_id_sha256: _builtins.str
+    """SHA-256 of the DeviceID key, hexadecimal."""
+    evidence: _builtins.bytes
+    """The evidence as stored (ztdpu.trust); for whoever wants to appraise it again."""
     @_builtins.property
     def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]: ...
     def __init__(
@@ -351,10 +369,13 @@ class Attestation(_message.Message):
         ear: _builtins.str = ...,
         findings: _abc.Iterable[Global___Finding] | None = ...,
         appraised_unix_ms: _builtins.int = ...,
+        profile: _builtins.str = ...,
+        device_id_sha256: _builtins.str = ...,
+        evidence: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["appraised_unix_ms", b"appraised_unix_ms", "device", b"device", "ear", b"ear", "findings", b"findings", "state", b"state", "tier", b"tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appraised_unix_ms", b"appraised_unix_ms", "device", b"device", "device_id_sha256", b"device_id_sha256", "ear", b"ear", "evidence", b"evidence", "findings", b"findings", "profile", b"profile", "state", b"state", "tier", b"tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
