@@ -14,7 +14,6 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ztdpu import __version__
 from ztdpu.errors import PolicyRefusedError, ZtdpuError
 
 NOUNS: Final[dict[str, str]] = {

@@ -33,8 +33,8 @@ def _check_hex_32(value: str) -> str:
 
 
 def _check_digest(value: str) -> str:
-    if not re.fullmatch(r"([0-9a-f]{2}){1,64}", value):
-        raise ValueError("an even number of lower-case hexadecimal digits is wanted, at most 128")
+    if not re.fullmatch(r"[0-9a-f]{64}|[0-9a-f]{96}|[0-9a-f]{128}", value):
+        raise ValueError("64, 96 or 128 lower-case hexadecimal digits are wanted")
     return value
 
 
@@ -274,6 +274,8 @@ class ReferenceMeasurement(Part):
     index: Annotated[int, Field(ge=1, le=254)]
     component: Name
     digests: Annotated[list[DigestHex], Field(min_length=1, max_length=64)]
+    vulnerable_digests: Annotated[list[DigestHex], Field(max_length=64)] = Field(default_factory=list)
+    """Good once, with known vulnerabilities since: the warning tier."""
 
 
 class ReferenceFwid(Part):
@@ -282,6 +284,8 @@ class ReferenceFwid(Part):
     level: Annotated[int, Field(ge=0, le=15)]
     component: Name
     digests: Annotated[list[DigestHex], Field(min_length=1, max_length=64)]
+    vulnerable_digests: Annotated[list[DigestHex], Field(max_length=64)] = Field(default_factory=list)
+    """Good once, with known vulnerabilities since: the warning tier."""
 
 
 class MinimumVersion(Part):

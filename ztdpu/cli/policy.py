@@ -1,0 +1,125 @@
+"""`ztdpu policy`: lint and explain policy files; sync them into control."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ztdpu.cli.output import Format, FormatOption, print_document
+from ztdpu.errors import PolicyError, PolicyRefusedError
+
+if TYPE_CHECKING:
+    from ztdpu.policy.explain import Explanation
+
+app = typer.Typer(no_args_is_help=True, help="Lint and explain policy files; sync them into control.")
+
+DirectoryOption = Annotated[Path, typer.Option("--policy", help="Directory of policy files.")]
+ServerOption = Annotated[
+    str, typer.Option("--server", help="Control, as unix:PATH or HOST:PORT.", envvar="ZTDPU_SERVER")
+]
+
+_STATION_WIDTH = 8
+
+
+@app.command()
+def lint(
+    directory: Annotated[Path, typer.Argument(help="Directory of policy files.")] = Path("policies"),
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Read every file and compile the tables of every device; say all that is wrong, with its line."""
+    from ztdpu.policy.compile import compile_tables
+    from ztdpu.policy.explain import assumed_networks
+    from ztdpu.policy.load import load_directory
+
+    try:
+        cluster = load_directory(directory)
+    except PolicyError as error:
+        if output is Format.TABLE:
+            raise
+        faults = error.faults if isinstance(error, PolicyRefusedError) else (error,)
+        print_document({"ok": False, "faults": [_fault(fault) for fault in faults]}, output=output)
+        raise typer.Exit(1) from None
+    networks = assumed_networks(cluster)
+    revisions = {name: compile_tables(cluster, name, networks).revision.hex() for name in cluster.devices}
+    counts = {
+        "devices": len(cluster.devices),
+        "tenants": len(cluster.tenants),
+        "endpoints": len(cluster.endpoints),
+        "network policies": len(cluster.network_policies),
+    }
+    if output is not Format.TABLE:
+        print_document({"ok": True, "counts": counts, "revisions": revisions}, output=output)
+        return
+    print(f"{directory}: good. " + ", ".join(f"{count} {what}" for what, count in counts.items()))
+
+
+def _fault(fault: PolicyError) -> dict[str, Any]:
+    where = fault.where
+    return {
+        "file": where.file if where else "",
+        "line": where.line if where else 0,
+        "column": where.column if where else 0,
+        "message": fault.message,
+        "remedy": fault.remedy,
+    }
+
+
+@app.command()
+def explain(
+    source: Annotated[str, typer.Option("--from", help="Endpoint that opens the flow.")],
+    destination: Annotated[str, typer.Option("--to", help="Endpoint or overlay address.")],
+    port: Annotated[str, typer.Option("--port", help="22/tcp, 53/udp or icmp.")],
+    directory: DirectoryOption = Path("policies"),
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Would this new flow pass, and which line decides? Exit status 1 when it would be dropped."""
+    from ztdpu.model.verdict import Verdict
+    from ztdpu.policy.explain import explain as explain_flow
+    from ztdpu.policy.explain import parse_port
+    from ztdpu.policy.load import load_directory
+
+    protocol, number = parse_port(port)
+    answer = explain_flow(
+        load_directory(directory), source=source, destination=destination, protocol=protocol, port=number
+    )
+    if output is Format.TABLE:
+        _print_explanation(answer, port)
+    else:
+        print_document(_explanation(answer), output=output)
+    if answer.verdict is Verdict.DROP:
+        raise typer.Exit(1)
+
+
+def _print_explanation(answer: Explanation, port: str) -> None:
+    print(f"{answer.verdict}  {answer.source} -> {answer.destination} {port}  ({answer.reason})")
+    for step in answer.steps:
+        place = f"  {step.where}" if step.where else ""
+        print(f"  {step.station.ljust(_STATION_WIDTH)} {step.device}  {step.verdict}  {step.text}{place}")
+    for device, revision in answer.revisions.items():
+        print(f"  tables of {device}: revision {revision[:12]}", file=sys.stderr)
+
+
+def _explanation(answer: Explanation) -> dict[str, Any]:
+    return {
+        "verdict": answer.verdict,
+        "reason": answer.reason,
+        "from": answer.source,
+        "to": answer.destination,
+        "protocol": answer.protocol,
+        "port": answer.port,
+        "steps": [
+            {
+                "station": step.station,
+                "device": step.device,
+                "verdict": step.verdict,
+                "reason": step.reason,
+                "text": step.text,
+                "where": str(step.where) if step.where else None,
+            }
+            for step in answer.steps
+        ],
+        "revisions": dict(answer.revisions),
+    }
