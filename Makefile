@@ -1,0 +1,53 @@
+# Every target sets up what it needs inside this checkout. System packages are installed by `make setup-system` alone.
+.DELETE_ON_ERROR:
+.PHONY: help setup setup-system demo test check format generate lock clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PROTOS := $(wildcard protos/ztdpu/v1/*.proto)
+GENERATED := ztdpu/v1
+
+help: ## What can be made.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+setup: $(READY) ## A virtual environment with the locked packages; the command is then .venv/bin/ztdpu.
+
+$(READY): requirements.lock pyproject.toml deploy/pick-python.sh
+	@python=$$(sh deploy/pick-python.sh) && echo "setup: $$python ($$($$python --version))" && \
+	  { [ -x $(BIN)/python ] || $$python -m venv $(VENV); }
+	@echo "setup: installing the locked packages (about half a minute)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+setup-system: ## Install what the demo and the tests need from Debian or Ubuntu (asks apt-get; root).
+	@sh deploy/setup-system.sh install
+
+demo: $(READY) ## A lab, two trainings, attacks, a revocation: one minute. ARGS="-o json" for machines.
+	@sh deploy/setup-system.sh verify
+	@$(BIN)/ztdpu demo $(ARGS)
+
+test: $(READY) ## All tests, with real namespaces where that is claimed. ARGS are pytest's.
+	@sh deploy/setup-system.sh verify
+	@$(BIN)/pytest $(ARGS)
+
+check: $(READY) ## Lint, types, layers, generated code unchanged.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	sh deploy/generate.sh --verify
+
+format: $(READY) ## Format the code.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+generate: $(READY) ## Make ztdpu/v1 from protos/.
+	sh deploy/generate.sh
+
+lock: ## Resolve pyproject.toml into requirements.lock, with hashes (needs uv).
+	uv pip compile pyproject.toml --extra demo --extra dev --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --python-version 3.11 -o requirements.lock
+
+clean: ## Remove the virtual environment and caches.
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
