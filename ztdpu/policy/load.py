@@ -41,7 +41,8 @@ def load_directory(directory: str | os.PathLike[str]) -> Cluster:
     entries: list[Entry] = []
     for path in _policy_files(root, faults):
         _read_file(path, entries, faults)
-    cluster = build_cluster(entries, faults)
+    # Names are resolved only once every file reads well: a broken Device would make each of its endpoints a fault too.
+    cluster = Cluster() if faults else build_cluster(entries, faults)
     if faults:
         raise PolicyRefusedError(tuple(sorted(faults, key=_place_of)))
     return cluster

@@ -1,0 +1,118 @@
+"""Policy directories and start-up files: every fault with its place, nothing applied by halves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from ztdpu.errors import ConfigurationError, PolicyError, PolicyRefusedError
+from ztdpu.policy.load import load_directory, read_strict
+
+EXAMPLE = Path(__file__).parents[2] / "policies"
+
+
+def refusal(repository: Path, old: str, new: str) -> PolicyError:
+    """Replace one thing in the good repository and return the last fault on the first line that has any."""
+    file = repository / "cluster.yaml"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+    with pytest.raises(PolicyRefusedError) as caught:
+        load_directory(repository)
+    lines = {fault.where.line for fault in caught.value.faults if fault.where}
+    assert len(lines) == 1, str(caught.value)
+    return caught.value.faults[-1]
+
+
+def test_the_example_repository_loads() -> None:
+    cluster = load_directory(EXAMPLE)
+    assert set(cluster.devices) == {"dpu-0", "dpu-1"}
+    assert set(cluster.endpoints) == {"blue-0", "blue-1", "red-0", "red-1", "green-0"}
+    assert cluster.endpoint("blue-0").addresses == cluster.endpoint("red-0").addresses, "overlap is the point"
+    assert not set(cluster.endpoint("green-0").addresses) & set(cluster.endpoint("blue-0").addresses)
+
+
+def test_the_good_repository_loads(repository: Path) -> None:
+    cluster = load_directory(repository)
+    assert cluster.tenants_on("dpu-0") == ("blue", "red")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("profile:", "profil:", "did you mean 'profile'"),
+        ("kind: Tenant", "kind: Tenent", "did you mean 'Tenant'"),
+        ("kind: Tenant", "kind: Peering", "not one that is enforced"),
+        ("ztdpu.dev/v1", "ztdpu.dev/v2", "apiVersion 'ztdpu.dev/v2' is not known"),
+        ("address: 10.90.0.11", "address: 10.90.0.10", "is 'dpu-0''s already"),
+        ("address: 10.90.0.10", "address: 224.0.0.1", "not a usable host address"),
+        ("address: 10.90.0.10", "address: 10.90.0.256", "spec.underlay.address"),
+        ("address: 10.90.0.10", "address: 12", "as text"),
+        ("device: dpu-1, addresses: [10.1.0.12]", "device: dpu-9, addresses: [10.1.0.12]", "no Device 'dpu-9'"),
+        ("{tenant: red, device: dpu-1", "{tenant: pink, device: dpu-1", "no Tenant 'pink'"),
+        ("[10.1.0.12]", "[10.1.0.10]", "'red-0''s already"),
+        ("[10.1.0.12]", "[]", "at least 1 item"),
+        ("endPort: 5009", "endPort: 4999", "not larger"),
+        ("port: 5000,", "port: 70000,", "less than or equal to 65535"),
+        ("port: 5000,", "port: '5000',", "valid integer"),
+        ("port: 5000,", "port: true,", "valid integer"),
+        ("{protocol: ICMP}", "{protocol: ICMP, port: 3}", "ICMP has no ports"),
+        ("{protocol: ICMP}", "{protocol: SCTP}", "'TCP', 'UDP' or 'ICMP'"),
+        ("[{endpointSelector: {}}]", "[{}]", "exactly one of"),
+        ("[{endpointSelector: {}}]", "[{ipBlock: {cidr: 10.1.0.1/8}}]", "host bits set"),
+        ("[{endpointSelector: {}}]", "[{ipBlock: {cidr: 10.0.0.0/8, except: [11.0.0.0/16]}}]", "does not lie inside"),
+        ("name: blue-1,", "name: Blue_1,", "lower-case"),
+        ("role: worker}", "'ro le': worker}", "not a label key"),
+        ("name: blue-1,", "name: blue-0,", "is there twice"),
+    ],
+)
+def test_one_fault_one_line(repository: Path, old: str, new: str, message: str) -> None:
+    line = (repository / "cluster.yaml").read_text().split(old)[0].count("\n") + 1
+    fault = refusal(repository, old, new)
+    assert message in fault.message
+    assert fault.where is not None
+    assert fault.where.file == str(repository / "cluster.yaml")
+    assert abs(fault.where.line - line) <= 1, f"{fault.where} for a change in line {line}"
+
+
+def test_every_fault_is_told_at_once(repository: Path) -> None:
+    file = repository / "cluster.yaml"
+    file.write_text(file.read_text().replace("profile:", "profil:").replace("port: 5000", "port: 0"))
+    (repository / "second.yaml").write_text("kind: [")
+    with pytest.raises(PolicyRefusedError) as caught:
+        load_directory(repository)
+    assert len(caught.value.faults) == 7, "two devices twice (unknown and missing), two ports, one broken file"
+
+
+def test_symbolic_links_and_foreign_bytes_are_refused(repository: Path) -> None:
+    (repository / "link.yaml").symlink_to("cluster.yaml")
+    (repository / "latin.yaml").write_bytes(b"a: \xe9\n")
+    (repository / ".hidden.yaml").write_text("not: [read")
+    with pytest.raises(PolicyRefusedError) as caught:
+        load_directory(repository)
+    assert [fault.message for fault in caught.value.faults] == ["not UTF-8 text", "symbolic links are refused"]
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="no such directory"):
+        load_directory(tmp_path / "nowhere")
+
+
+class _StartUp(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    device: str
+    interval: int = 10
+
+
+def test_start_up_files(tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text("device: dpu-0\n")
+    assert read_strict(file, _StartUp).interval == 10
+    file.write_text("device: dpu-0\nintervall: 3\n")
+    with pytest.raises(ConfigurationError, match="did you mean 'interval'") as caught:
+        read_strict(file, _StartUp)
+    assert str(caught.value.where) == f"{file}:2:1"
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        read_strict(tmp_path / "none.yaml", _StartUp)
