@@ -39,5 +39,5 @@ def test_selectors(selector: dict[str, object], selected: bool) -> None:
     ],
 )
 def test_odd_requirements_are_refused(requirement: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="values|Input should be"):
+    with pytest.raises(ValueError, match=r"values|Input should be"):
         Selector.model_validate({"matchExpressions": [requirement]})
