@@ -297,4 +297,5 @@ def check_transport(packet: Packet) -> Reason | None:
     addresses = b"" if packet.protocol == ICMP else packet.source + packet.destination
     total = int.from_bytes(addresses) + (packet.protocol + octets if addresses else 0)
     padded = transport if octets % 2 == 0 else transport + b"\0"
-    return Reason.BAD_CHECKSUM if (total + int.from_bytes(padded)) % 0xFFFF else None
+    total += int.from_bytes(padded)
+    return None if total and total % 0xFFFF == 0 else Reason.BAD_CHECKSUM
