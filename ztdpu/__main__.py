@@ -1,0 +1,7 @@
+"""`python -m ztdpu` is the `ztdpu` command."""
+
+from __future__ import annotations
+
+from ztdpu.cli import main
+
+main()

@@ -1,0 +1,365 @@
+"""Bring a lab up, say how it stands, take it down.
+
+    up    sweep what a crash left -> plan -> record -> directories, secrets, start-up files
+          -> namespaces and holders -> cables -> factory, control, agents -> wait until all are ready
+    down  end every process of the lab -> take the names away -> delete the state directory
+
+Called by `ztdpu lab`, the demo and the tests. Forks while it is small: grpc is imported only after the
+last process has been started.
+"""
+
+from __future__ import annotations
+
+import compileall
+import fcntl
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from ztdpu.errors import MachineError, StateError, UsageError
+from ztdpu.lab import netns, processes
+from ztdpu.lab.documents import EXAMPLE_POLICIES, plan_lab
+from ztdpu.lab.enter import base_environment
+from ztdpu.lab.isolate import Inhabitant, make_inhabitant, set_sysctls
+from ztdpu.lab.layout import (
+    DEFAULT_MTU_OCTETS,
+    DEFAULT_PREFIX,
+    DEFAULT_STATE,
+    PLACES,
+    TRUST_DOMAIN,
+    LabPaths,
+    LabPlan,
+    family,
+)
+from ztdpu.lab.links import plug_in_control, plug_in_devices
+from ztdpu.lab.manufacture import (
+    AGENT_FILE,
+    BUNDLE,
+    CONTROL_FILE,
+    make_directories,
+    manufacture,
+    write_start_up_files,
+)
+from ztdpu.lab.record import LabRecord, read_record
+from ztdpu.lab.view import Bind, View, hosts_file
+
+Progress = Callable[[str], None]
+SIDECAR_TARGET: Final = Path("/run/ztdpu/sidecar")
+_FACTORY_TIMEOUT_S: Final = 10.0
+_NO_IPV6: Final = "net/ipv6/conf/default/disable_ipv6=1"
+
+
+def silent(_: str) -> None:
+    """Report no progress."""
+
+
+def start_lab(
+    *,
+    state: Path,
+    prefix: str = DEFAULT_PREFIX,
+    mtu_octets: int = DEFAULT_MTU_OCTETS,
+    policy: Path | None = None,
+    devices: int | None = None,
+    strangers: Sequence[str] = (),
+    altered: Collection[str] = (),
+    interval_s: float = 10,
+    lease_s: float = 60,
+    progress: Progress = silent,
+) -> LabRecord:
+    """Build the lab and start its processes; returns before the devices are attested (see `readiness`).
+
+    `strangers` are devices without endpoints whose agents are not started; `altered` have other firmware than
+    they shipped with. Raises UsageError, PolicyRefusedError, StateError (a lab is up), MachineError.
+    """
+    require_root()
+    state = state.absolute()
+    with locked(state):
+        _sweep(state, prefix)
+        try:
+            _claim(state)
+            progress("reading policy")
+            plan = plan_lab(
+                state=state,
+                prefix=prefix,
+                mtu_octets=mtu_octets,
+                policy=policy or EXAMPLE_POLICIES,
+                devices=devices,
+                strangers=strangers,
+            )
+            _refuse_foreign_names(plan)
+            record = LabRecord(plan=plan)
+            record.write()
+            _build(record, strangers, altered, interval_s, lease_s, progress)
+        except BaseException:
+            _clear(state)
+            _forget(state)
+            raise
+    return record
+
+
+def _build(
+    record: LabRecord,
+    strangers: Collection[str],
+    altered: Collection[str],
+    interval_s: float,
+    lease_s: float,
+    progress: Progress,
+) -> None:
+    plan = record.plan
+    progress("manufacturing devices")
+    make_directories(plan)
+    manufacture(plan, altered=altered)
+    write_start_up_files(plan, interval_s=interval_s, lease_s=lease_s)
+    _make_authority(plan)
+    _compile_programs()
+    _make_places(plan)
+    plug_in_control(plan)
+    _start_control(record)
+    progress("making namespaces")
+    inhabitants = _make_inhabitants(record)
+    progress("plugging in")
+    plug_in_devices(plan)
+    _start_factory(record)
+    progress("starting agents")
+    for device in plan.devices:
+        if device.name not in strangers:
+            start_agent(record, inhabitants[device.name])
+    for inhabitant in inhabitants.values():
+        inhabitant.orders.close()
+    record.write()
+
+
+def require_root() -> None:
+    """Raise MachineError unless we are root with all uids of the host at hand."""
+    if os.geteuid() != 0:
+        raise MachineError("the lab needs root", remedy="run it with sudo, or in a container with --privileged")
+    if not Path("/dev/net/tun").exists():
+        raise MachineError("/dev/net/tun is missing", remedy="modprobe tun, or pass --device /dev/net/tun")
+
+
+@contextmanager
+def locked(state: Path) -> Iterator[None]:
+    """Hold the state directory (made when missing): two commands that build or clear it do not mix."""
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise StateError(
+            f"another lab command works in {state}", remedy="wait for it, or name another --state"
+        ) from error
+    finally:
+        os.close(handle)
+
+
+def _claim(state: Path) -> None:
+    """Mark an empty directory as ours, so that whatever happens next may be deleted."""
+    if any(state.iterdir()):
+        raise UsageError(f"{state} is not empty and no lab's", remedy="name another directory with --state")
+    state.chmod(0o700)
+    LabPaths(state).record.write_text("{}")
+
+
+def _refuse_foreign_names(plan: LabPlan) -> None:
+    taken = [name for name in plan.namespaces if netns.exists(name)]
+    if taken:
+        raise StateError(
+            f"namespace {taken[0]} is there already and not this lab's",
+            remedy="take that lab down (--state names it), or choose another --prefix",
+        )
+
+
+def _make_authority(plan: LabPlan) -> None:
+    """Control's CA, made before agents start so that they have its certificate in their own files."""
+    from ztdpu.control.issue import ensure_authority
+
+    authority = ensure_authority(plan.paths.control / "state", TRUST_DOMAIN)
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    (plan.paths.public / BUNDLE).write_bytes(authority.certificate.public_bytes(Encoding.PEM))
+
+
+def _compile_programs() -> None:
+    """Write byte code once as host root: agents cannot, and would compile at every start."""
+    package = Path(__file__).resolve().parents[1]
+    with suppress(OSError):
+        compileall.compile_dir(package, quiet=2, maxlevels=6)
+
+
+def _make_places(plan: LabPlan) -> None:
+    """Namespaces that nobody lives in: fabric, out-of-band, control."""
+    netns.prepare_names()
+    for place in PLACES:
+        netns.create(plan.namespace(place))
+        with netns.inside(plan.namespace(place)):
+            set_sysctls([_NO_IPV6])
+
+
+def _make_inhabitants(record: LabRecord) -> dict[str, Inhabitant]:
+    plan = record.plan
+    inhabitants: dict[str, Inhabitant] = {}
+    environment = base_environment(plan.state)
+    for name, view, network in _views(plan):
+        inhabitants[name] = make_inhabitant(name, view, environment=environment, network=network)
+    for name, inhabitant in inhabitants.items():
+        inhabitant.wait_ready()
+        netns.attach(plan.namespace(name), f"/proc/{inhabitant.pid}/ns/net")
+        _remember(record, name, inhabitant.pid)
+    record.write()
+    return inhabitants
+
+
+def _views(plan: LabPlan) -> Iterator[tuple[str, View, tuple[str, ...]]]:
+    """What each device and endpoint sees, and the sysctls of its network namespace."""
+    paths = plan.paths
+    hidden = (paths.state,)
+    public = Bind(source=paths.public, target=paths.public)
+    for device in plan.devices:
+        own = paths.device(device.name)
+        binds = (public, Bind(source=own, target=own, writable=True))
+        network = (_NO_IPV6,) if family(device.underlay_address) == 4 else ()
+        yield device.name, View(uid_base=device.uid_base, hidden=hidden, binds=binds), network
+    for endpoint in plan.endpoints:
+        mates = [(mate.name, mate.addresses) for mate in plan.endpoints if mate.tenant == endpoint.tenant]
+        sidecar = Bind(source=paths.sidecar(endpoint.device, endpoint.name), target=SIDECAR_TARGET)
+        hosts = hosts_file(mates, own=endpoint.name)
+        yield endpoint.name, View(uid_base=endpoint.uid_base, hidden=hidden, binds=(sidecar,), hosts=hosts), ()
+
+
+def _start_control(record: LabRecord) -> None:
+    plan = record.plan
+    argv = [sys.executable, "-m", "ztdpu", "control", "run", "--config", str(plan.paths.control / CONTROL_FILE)]
+    _start_outside(record, "control", argv, plan.paths.control_log, namespace=plan.namespace("control"))
+
+
+def _start_factory(record: LabRecord) -> None:
+    plan = record.plan
+    argv = [sys.executable, "-m", "ztdpu.lab.factory", plan.state]
+    _start_outside(record, "factory", argv, plan.paths.factory_log)
+    deadline = time.monotonic() + _FACTORY_TIMEOUT_S
+    waiting = [plan.paths.factory_socket(device.name) for device in plan.devices]
+    while not all(path.exists() for path in waiting):
+        if time.monotonic() > deadline or not processes.is_alive(record.processes["factory"]):
+            raise MachineError(f"the factory does not start\n{tail(plan.paths.factory_log)}")
+        time.sleep(0.005)
+
+
+def start_agent(record: LabRecord, inhabitant: Inhabitant) -> None:
+    """Start the agent of a device as a child of its first process."""
+    own = record.plan.paths.device(inhabitant.name)
+    argv = [sys.executable, "-m", "ztdpu", "agent", "run", "--config", str(own / AGENT_FILE)]
+    environment = base_environment(record.plan.state)
+    inhabitant.start(argv, environment=environment, log=record.plan.paths.agent_log(inhabitant.name))
+
+
+def _start_outside(record: LabRecord, name: str, argv: Sequence[str], log: Path, *, namespace: str = "") -> None:
+    """Start a daemon of host root: own session, own log, the lab's marker in its environment."""
+    environment = base_environment(record.plan.state, home="/root")
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+
+    def spawn() -> int:
+        return os.posix_spawn(argv[0], list(argv), environment, file_actions=actions, setsid=True)
+
+    if namespace:
+        with netns.inside(namespace):
+            pid = spawn()
+    else:
+        pid = spawn()
+    _remember(record, name, pid)
+    record.write()
+
+
+def _remember(record: LabRecord, name: str, pid: int) -> None:
+    process = processes.identify(pid)
+    if process is None:
+        raise MachineError(f"{name} ended at once")
+    record.processes[name] = process
+
+
+def is_running(record: LabRecord) -> bool:
+    """Tell whether the lab came up and everything that it started still runs (agents excepted)."""
+    return record.complete and all(processes.is_alive(process) for process in record.processes.values())
+
+
+def _sweep(state: Path, prefix: str) -> None:
+    """Remove what a crashed lab left; StateError when the lab there runs."""
+    record = read_record(state)
+    if record is not None and is_running(record):
+        raise StateError(f"a lab is up in {state}", remedy="ztdpu lab down first, or name another --state and --prefix")
+    _clear(state)
+    _drop_dead_names(prefix)
+
+
+def _drop_dead_names(prefix: str) -> None:
+    """Names of a lab whose state directory is lost: no process of any lab lives behind them."""
+    fabric = netns.NAMES / f"{prefix}-fabric"
+    if not fabric.exists():
+        return
+    alive = {Path(path).stat().st_ino for path in _network_namespaces()}
+    names = [name for name in netns.NAMES.iterdir() if name.name.startswith(f"{prefix}-")]
+    if not any(name.stat().st_ino in alive for name in names):
+        for name in names:
+            netns.remove(name.name)
+
+
+def _network_namespaces() -> Iterator[str]:
+    for entry in os.listdir("/proc"):  # noqa: PTH208 - a thousand strings
+        path = f"/proc/{entry}/ns/net"
+        if entry.isdecimal() and os.path.exists(path):  # noqa: PTH110 - follows what may vanish
+            yield path
+
+
+def stop_lab(state: Path) -> bool:
+    """Take everything of the lab in `state` away; False when there was nothing. Works after any crash."""
+    state = state.absolute()
+    if not state.is_dir() and not processes.find_members(str(state)):
+        return False
+    with locked(state):
+        found = _clear(state)
+        _forget(state)
+    return found
+
+
+def _clear(state: Path) -> bool:
+    """End the lab's processes, take its names away, empty its directory; False when there was nothing of a lab."""
+    record = read_record(state)
+    members = processes.find_members(str(state))
+    recorded = record.processes.values() if record else ()
+    members |= {process.pid for process in recorded if processes.is_alive(process)}
+    processes.end_members(members)
+    if record is not None:
+        for name in record.plan.namespaces:
+            netns.remove(name)
+    netns.release_names()
+    ours = LabPaths(state).record.exists()
+    if ours:
+        for entry in sorted(state.iterdir(), key=lambda path: path == LabPaths(state).record):
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    return ours or bool(members)
+
+
+def _forget(state: Path) -> None:
+    """Remove the directory when it is empty: one that is not was never ours."""
+    with suppress(OSError):
+        state.rmdir()
+        if state.parent == DEFAULT_STATE.parent:
+            state.parent.rmdir()
+
+
+def tail(log: Path, *, lines: int = 12) -> str:
+    """Return the last lines of a log, indented; empty when there is none."""
+    try:
+        text = log.read_text(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(f"    {line}" for line in text.splitlines()[-lines:])

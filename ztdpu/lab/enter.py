@@ -1,0 +1,95 @@
+"""Run a program inside a target of the lab: endpoint, device, fabric or control.
+
+Called by `ztdpu lab exec`, the demo and the tests. In an endpoint or device the program is root of that
+one's uid range, never of the host. Forks: callers have no threads and no grpc.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from ztdpu.errors import UsageError
+from ztdpu.lab.layout import PLACES
+from ztdpu.lab.netns import NAMES
+from ztdpu.lab.processes import MARKER
+from ztdpu.lab.record import LabRecord
+from ztdpu.lab.syscalls import Clone, setns
+
+_NOT_FOUND: Final = 127
+_NOT_EXECUTABLE: Final = 126
+_ORDER: Final = (
+    ("pid", Clone.NEWPID), ("ipc", Clone.NEWIPC), ("uts", Clone.NEWUTS), ("net", Clone.NEWNET),
+    ("mnt", Clone.NEWNS), ("user", Clone.NEWUSER),
+)  # fmt: skip
+"""The user namespace last: until then host root may enter the others."""
+
+
+def base_environment(state: str, *, home: str = "/root") -> dict[str, str]:
+    """Environment of what runs in a lab: ours first in PATH, the lab's marker, the caller's language and terminal."""
+    kept = {key: os.environ[key] for key in ("LANG", "LC_ALL", "TERM", "NO_COLOR", "PYTHONPATH") if key in os.environ}
+    path = f"{Path(sys.prefix) / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    return {**kept, "PATH": path, "HOME": home, MARKER: state, "PYTHONUNBUFFERED": "1"}
+
+
+def enter_target(record: LabRecord, target: str) -> bool:
+    """Move this process into `target`; True when only its next child is in the pid namespace as well.
+
+    In `fabric`, `oob` and `control` what runs stays host root: they are network namespaces and nothing more.
+    """
+    if target in PLACES:
+        descriptor = os.open(NAMES / record.plan.namespace(target), os.O_RDONLY | os.O_CLOEXEC)
+        setns(descriptor, Clone.NEWNET)
+        os.close(descriptor)
+        return False
+    names = record.plan.inhabitants
+    if target not in names:
+        raise UsageError(f"no {target!r} in this lab", remedy=f"targets: {', '.join([*PLACES, *names])}")
+    holder = record.holder(target)
+    held = [(os.open(f"/proc/{holder.pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind) for name, kind in _ORDER]
+    record.holder(target)  # still the same process: its namespaces, not those of a successor
+    for descriptor, kind in held:
+        setns(descriptor, kind)
+        os.close(descriptor)
+    os.setgroups([])
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+    return True
+
+
+def run_inside(record: LabRecord, target: str, argv: Sequence[str], *, environment: Mapping[str, str]) -> int:
+    """Run `argv` in `target` with our descriptors and terminal; return its exit status as a shell would.
+
+    The process enters `target` itself and does not come back: call it last, or in a child.
+    """
+    inhabited = enter_target(record, target)
+    if inhabited:
+        os.chdir("/")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        _exec(argv, environment)
+    # Ctrl-C reaches the child through the terminal; we stay to report how it ended.
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: os.kill(pid, received))
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _exec(argv: Sequence[str], environment: Mapping[str, str]) -> None:
+    try:
+        os.execvpe(argv[0], list(argv), dict(environment))  # noqa: S606 - a program with its arguments is what is wanted
+    except FileNotFoundError:
+        os.write(2, f"error: {argv[0]}: no such program there\n".encode())
+        os._exit(_NOT_FOUND)
+    except OSError as error:
+        os.write(2, f"error: {argv[0]}: {error.strerror}\n".encode())
+    os._exit(_NOT_EXECUTABLE)

@@ -1,0 +1,181 @@
+"""The virtual function factory: stands for the PCIe side of a DPU.
+
+One process per lab, host root, outside every user namespace. On a real device the hardware makes virtual
+functions and hands one end to the host; here the factory makes a TUN in the endpoint's network namespace
+and hands its descriptor to the agent of the device. One SOCK_SEQPACKET socket per device:
+
+    agent   -> ["make", endpoint name, endpoint id]
+    factory -> ["made", endpoint id, ""] with the descriptor, or ["refused", endpoint id, message]
+
+Only the device's own uid range is answered, and only for endpoints that the plan puts on that device.
+Keeps no descriptor: when the worker that got it ends, the interface is gone.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import selectors
+import socket
+import struct
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import cbor2
+
+from ztdpu.errors import MachineError, RefusedError, StateError, UsageError
+from ztdpu.lab.layout import UID_RANGE, DevicePlan, EndpointPlan, LabPlan, family, gso_limit_octets
+from ztdpu.lab.links import run_here
+from ztdpu.lab.netns import inside
+from ztdpu.lab.record import require_record
+
+INTERFACE: Final = "ztdpu0"
+MOST_SEGMENTS: Final = 128
+QUEUE_PACKETS: Final = 64
+"""Short: a long queue only adds latency under load."""
+_TUNSETIFF: Final = 0x400454CA
+_TUNSETOFFLOAD: Final = 0x400454D0
+_TUNSETVNETHDRSZ: Final = 0x400454D8
+_VNET_HEADER_OCTETS: Final = 10
+_IFF_TUN: Final = 0x0001
+_IFF_NO_PI: Final = 0x1000
+_IFF_VNET_HDR: Final = 0x4000
+_TUN_F_CSUM: Final = 0x01
+_TUN_F_TSO4: Final = 0x02
+_TUN_F_TSO6: Final = 0x04
+_REQUEST_OCTETS: Final = 4096
+_BACKLOG: Final = 4
+
+
+def make_virtual_function(plan: LabPlan, endpoint: EndpointPlan) -> int:
+    """Make `ztdpu0` in the endpoint's namespace, configured and up; returns the TUN's descriptor.
+
+    One that is still there (its worker died a moment ago) is deleted first. Raises OSError, MachineError.
+    """
+    with inside(plan.namespace(endpoint.name)):
+        if INTERFACE in {name for _, name in socket.if_nameindex()}:
+            with suppress(MachineError):  # it went by itself in between
+                run_here([f"link del {INTERFACE}"])
+        descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
+            fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", INTERFACE.encode(), flags))
+            fcntl.ioctl(descriptor, _TUNSETVNETHDRSZ, struct.pack("i", _VNET_HEADER_OCTETS))
+            fcntl.ioctl(descriptor, _TUNSETOFFLOAD, _TUN_F_CSUM | _TUN_F_TSO4 | _TUN_F_TSO6)
+            run_here(interface_lines(endpoint))
+        except BaseException:
+            os.close(descriptor)
+            raise
+    return descriptor
+
+
+def interface_lines(endpoint: EndpointPlan) -> list[str]:
+    """`ip` commands that set up `ztdpu0`: own addresses, everything else is the device's business."""
+    limits = f"gso_max_segs {MOST_SEGMENTS} gso_max_size {gso_limit_octets(endpoint.mtu_octets)}"
+    lines = [
+        f"link set {INTERFACE} mtu {endpoint.mtu_octets} txqueuelen {QUEUE_PACKETS} {limits} addrgenmode none",
+        f"link set {INTERFACE} up",
+    ]
+    hosts = {4: f"/32 dev {INTERFACE}", 6: f"/128 dev {INTERFACE} nodad"}
+    everywhere = {4: "0.0.0.0/0", 6: "::/0"}
+    lines += [f"addr add {address}{hosts[family(address)]}" for address in endpoint.addresses]
+    versions = sorted({family(address) for address in endpoint.addresses})
+    lines += [f"route add {everywhere[version]} dev {INTERFACE}" for version in versions]
+    return lines
+
+
+class Factory:
+    """Serves all devices of one lab, one request at a time."""
+
+    def __init__(self, plan: LabPlan) -> None:
+        self._plan = plan
+        self._selector = selectors.DefaultSelector()
+        for device in plan.devices:
+            self._selector.register(self._listen(device), selectors.EVENT_READ, (device, True))
+
+    def _listen(self, device: DevicePlan) -> socket.socket:
+        path = self._plan.paths.factory_socket(device.name)
+        path.unlink(missing_ok=True)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listening.bind(str(path))
+        os.chown(path, device.uid_base, device.uid_base)
+        path.chmod(0o600)
+        listening.listen(_BACKLOG)
+        return listening
+
+    def serve(self) -> None:
+        """Answer until killed."""
+        while True:
+            for key, _ in self._selector.select():
+                device, is_listening = key.data
+                ready = key.fileobj
+                if not isinstance(ready, socket.socket):  # only sockets are registered
+                    continue
+                if is_listening:
+                    connection, _ = ready.accept()
+                    self._selector.register(connection, selectors.EVENT_READ, (device, False))
+                elif not self._answer(ready, device):
+                    self._selector.unregister(ready)
+                    ready.close()
+
+    def _answer(self, connection: socket.socket, device: DevicePlan) -> bool:
+        """Answer one request; False when the connection is over."""
+        try:
+            request = connection.recv(_REQUEST_OCTETS)
+        except OSError:
+            return False
+        if not request:
+            return False
+        endpoint_id = b""
+        try:
+            endpoint = self._wanted(connection, device, request)
+            endpoint_id = bytes.fromhex(endpoint.endpoint_id)
+            descriptor = make_virtual_function(self._plan, endpoint)
+        except (RefusedError, MachineError, OSError, UsageError) as error:
+            print(f"refused {device.name}: {error}", file=sys.stderr)
+            with suppress(OSError):
+                connection.send(cbor2.dumps(["refused", endpoint_id, str(error)]))
+            return True
+        try:
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
+            connection.sendmsg([cbor2.dumps(["made", endpoint_id, ""])], rights)
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        print(f"made {INTERFACE} of {endpoint.name} for {device.name}", file=sys.stderr)
+        return True
+
+    def _wanted(self, connection: socket.socket, device: DevicePlan, request: bytes) -> EndpointPlan:
+        """Return the endpoint that may be made, or raise RefusedError."""
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        _, uid, _ = struct.unpack("3i", credentials)
+        if not device.uid_base <= uid < device.uid_base + UID_RANGE:
+            raise RefusedError(f"uid {uid} is not of {device.name}")
+        try:
+            fields: Any = cbor2.loads(request)
+            word, name, endpoint_id = fields
+        except (cbor2.CBORDecodeError, TypeError, ValueError) as error:
+            raise RefusedError("request not understood") from error
+        if word != "make":
+            raise RefusedError(f"no request {word!r}")
+        for endpoint in self._plan.endpoints:
+            if (endpoint.name, endpoint.device) == (name, device.name) and endpoint.endpoint_id == bytes(
+                endpoint_id
+            ).hex():
+                return endpoint
+        raise RefusedError(f"{device.name} has no endpoint {name!r} of that id")
+
+
+def main() -> None:
+    """`python -m ztdpu.lab.factory STATE`."""
+    if len(sys.argv) != 2:
+        raise StateError("usage: python -m ztdpu.lab.factory STATE")
+    Factory(require_record(Path(sys.argv[1])).plan).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Find and end the processes of a lab, also after a crash that left no record of them.
+
+Every process that the lab starts carries `ZTDPU_LAB=<state directory>` in its environment; whoever lives in
+a pid namespace of such a process belongs to the lab too. Used by `cluster`. Ends nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ztdpu.errors import MachineError
+
+MARKER: Final = "ZTDPU_LAB"
+_END_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A pid that cannot be mistaken for a later process of the same number."""
+
+    pid: int
+    start_ticks: int
+    """Field 22 of /proc/PID/stat."""
+
+
+def identify(pid: int) -> Process | None:
+    """Return the process of that pid, None when there is none (or only a zombie)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else Process(pid, int(fields[19]))
+
+
+def is_alive(process: Process) -> bool:
+    """Tell whether exactly this process still runs."""
+    return identify(process.pid) == process
+
+
+def find_members(state: str) -> set[int]:
+    """Pids of every process of the lab in `state`, ourselves excepted."""
+    marker = f"{MARKER}={state}".encode()
+    own_namespace = _pid_namespace(os.getpid())
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208 - a thousand strings
+    namespaces = {pid: _pid_namespace(pid) for pid in pids}
+    marked = {pid for pid in pids if marker in _environment(pid)}
+    inhabited = {namespaces[pid] for pid in marked} - {own_namespace, None}
+    members = marked | {pid for pid in pids if namespaces[pid] in inhabited}
+    return members - {os.getpid()}
+
+
+def find_in_namespace(holder: int) -> list[int]:
+    """Pids (of the host) of all processes in the pid namespace of `holder`, in order of start."""
+    wanted = _pid_namespace(holder)
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208 - a thousand strings
+    found = [pid for pid in pids if wanted is not None and _pid_namespace(pid) == wanted]
+    return sorted(found, key=lambda pid: (process.start_ticks if (process := identify(pid)) else 0, pid))
+
+
+def command_line(pid: int) -> list[str]:
+    """Arguments of a process, empty when it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+    return []
+
+
+def resident_octets(pid: int) -> int:
+    """Resident memory of a process, 0 when it is gone."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def end_members(pids: Iterable[int]) -> None:
+    """Kill and wait until all are gone, zombies of ours included. MachineError names what stays."""
+    remaining = set(pids)
+    for pid in remaining:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + _END_TIMEOUT_S
+    while remaining:
+        for pid in list(remaining):
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+            if identify(pid) is None:
+                remaining.discard(pid)
+        if remaining and time.monotonic() > deadline:
+            raise MachineError(f"processes do not end: {sorted(remaining)}", remedy="look at them with ps, then retry")
+        if remaining:
+            time.sleep(0.005)
+
+
+def _pid_namespace(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")  # noqa: PTH115 - not a path, a name of a namespace
+    except OSError:
+        return None
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
