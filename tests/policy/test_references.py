@@ -1,0 +1,73 @@
+"""Documents to reference values and appraisal policies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ztdpu.errors import NotFoundError, PolicyError
+from ztdpu.model.attestation import Tier
+from ztdpu.policy.load import load_directory
+from ztdpu.policy.references import appraisal_policy_for, reference_values_for
+from ztdpu.trust.firmware import compute_fwid, default_firmware, measure
+from ztdpu.trust.profile import load_profile
+from ztdpu.trust.reference import AppraisalPolicy, DebugState
+
+EXAMPLE = Path(__file__).parents[2] / "policies"
+
+
+def test_the_example_names_what_emulated_devices_ship_with() -> None:
+    profile = load_profile("bluefield-3")
+    blocks = measure(profile, default_firmware(profile))
+    values = reference_values_for(load_directory(EXAMPLE), "bluefield-3")
+    shipped = {block.index: (block.value.hex(),) for block in blocks if not block.raw}
+    assert {index: allowed.digests for index, allowed in values.measurements.items()} == shipped
+    assert {level: allowed.digests for level, allowed in values.fwids.items()} == {
+        level: (compute_fwid(profile, row, blocks).hex(),)
+        for level, row in enumerate(profile.levels)
+        if row.fwid_covers
+    }
+    assert set(values.minimum_versions) == {"version", "nic-rollback-counters", "arm-rollback-counters"}
+    assert str(values.measurements[3].source).startswith(str(EXAMPLE / "attestation/bluefield-3.yaml"))
+
+
+def test_a_profile_without_values_and_one_with_two(repository: Path) -> None:
+    with pytest.raises(NotFoundError, match="no ReferenceValues"):
+        reference_values_for(load_directory(repository), "bluefield-3")
+    text = (EXAMPLE / "attestation/bluefield-3.yaml").read_text()
+    (repository / "a.yaml").write_text(text)
+    assert reference_values_for(load_directory(repository), "bluefield-3").profile == "bluefield-3"
+    (repository / "b.yaml").write_text(text.replace("name: bluefield-3-1.0.0", "name: other"))
+    with pytest.raises(PolicyError, match="in 'bluefield-3-1.0.0' and 'other'"):
+        reference_values_for(load_directory(repository), "bluefield-3")
+
+
+def appraisal_document(name: str, **fields: str) -> str:
+    rows = "".join(f"  {key}: {value}\n" for key, value in fields.items())
+    return f"apiVersion: ztdpu.dev/v1\nkind: AppraisalPolicy\nmetadata: {{name: {name}}}\nspec:\n{rows}"
+
+
+def test_the_strictest_tenant_of_a_device_decides(repository: Path) -> None:
+    lenient = appraisal_document("lenient", allowDebug="true", allowedTiers="[affirming, warning]")
+    strict = appraisal_document("strict", maximumEvidenceAgeS="30")
+    (repository / "appraisal.yaml").write_text(f"{lenient}---\n{strict}")
+    file = repository / "cluster.yaml"
+    text = file.read_text()
+
+    def policy_with(blue: str, red: str) -> AppraisalPolicy:
+        changed = text
+        for tenant, name in (("blue", blue), ("red", red)):
+            changed = changed.replace(f"metadata: {{name: {tenant}}}\n", f"metadata: {{name: {tenant}}}\n{name}")
+        file.write_text(changed)
+        return appraisal_policy_for(load_directory(repository), ("blue", "red"))
+
+    both_lenient = policy_with(*("spec: {appraisalPolicy: lenient}\n",) * 2)
+    assert both_lenient.lease_tiers == {Tier.AFFIRMING, Tier.WARNING}
+    assert DebugState.ENABLED in both_lenient.allowed_debug_states
+    mixed = policy_with("spec: {appraisalPolicy: lenient}\n", "spec: {appraisalPolicy: strict}\n")
+    assert mixed.lease_tiers == {Tier.AFFIRMING}
+    assert DebugState.ENABLED not in mixed.allowed_debug_states
+    assert mixed.maximum_evidence_age_s == 30
+    one_silent = policy_with("spec: {appraisalPolicy: lenient}\n", "")
+    assert one_silent.lease_tiers == {Tier.AFFIRMING}, "no policy of its own means the defaults"
