@@ -1,0 +1,241 @@
+"""The emulated root of trust as a process of its own: holds the device's secrets, answers at two doors.
+
+    python -m ztdpu.agent.root_of_trust --secrets FILE --profile NAME --spdm-socket PATH --binding-socket PATH
+        [--agent-uid N] [--parent-fd N] [--ready-fd N] [--fault firmware-altered]
+
+Started by the agent's daemon, never imported by it. Start: read secrets, raise the boot counter, write it
+back and sync it, boot, listen. Only then anything is answered, so that no two boots share a counter.
+
+Both doors are SOCK_SEQPACKET UNIX sockets with mode 0600, one datagram is one message:
+
+- SPDM door: SPDM messages as they are. Every connection is a session of its own.
+- binding door: `trust.root.encode_bind_request` and its answer. The peer's uid must be the agent's.
+
+One thread, one selector loop. When the other end of --parent-fd closes, the process ends. Linux only
+(SO_PEERCRED). A peer that sends too much, or does not take its answer, loses its connection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import selectors
+import socket
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from ztdpu.errors import BindingError, ConfigurationError, ZtdpuError
+from ztdpu.trust.firmware import FirmwareFault, alter_firmware
+from ztdpu.trust.manufacture import DeviceSecrets, decode_secrets, encode_secrets
+from ztdpu.trust.profile import load_profile
+from ztdpu.trust.root import (
+    DOOR_LIMIT_OCTETS,
+    EmulatedRoot,
+    decode_bind_request,
+    encode_bind_answer,
+    encode_bind_refusal,
+)
+
+CONNECTIONS_LIMIT: Final = 16
+"""At each door; a further one is closed at once."""
+_BACKLOG: Final = 8
+_BOOT_NONCE_OCTETS: Final = 16
+_SECRETS_LIMIT_OCTETS: Final = 1 << 20
+_CREDENTIALS: Final = struct.Struct("iII")
+
+Answer = Callable[[bytes], bytes]
+
+
+def read_secrets(path: Path) -> DeviceSecrets:
+    """Read a secrets file that belongs to nobody else.
+
+    Raises:
+        ConfigurationError: missing, readable by others, or malformed.
+
+    """
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_mode & 0o077:
+                raise ConfigurationError(f"{path} can be read by others", remedy=f"chmod 600 {path}")
+            text = file.read(_SECRETS_LIMIT_OCTETS).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}", remedy="check secretsFile of the agent") from error
+    return decode_secrets(text)
+
+
+def write_secrets(path: Path, secrets: DeviceSecrets) -> None:
+    """Write a secrets file (0600) so that a crash leaves the old one or the new one, and it is on disk on return.
+
+    Raises:
+        ConfigurationError: the file cannot be written.
+
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(encode_secrets(secrets))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise ConfigurationError(f"{path} cannot be written: {error}", remedy="check the folder's owner") from error
+
+
+def boot_root(path: Path, *, profile_name: str, fault: FirmwareFault | None = None) -> EmulatedRoot:
+    """Boot the device whose secrets are in a file: the counter there rises, durably, before this returns.
+
+    Raises:
+        ConfigurationError: secrets or profile are missing, malformed or do not fit each other.
+
+    """
+    profile = load_profile(profile_name)
+    secrets = read_secrets(path)
+    counter = secrets.boot_counter + 1
+    write_secrets(path, dataclasses.replace(secrets, boot_counter=counter))
+    firmware = secrets.firmware if fault is None else alter_firmware(secrets.firmware, fault)
+    return EmulatedRoot(
+        secrets=secrets,
+        profile=profile,
+        firmware=firmware,
+        boot_counter=counter,
+        boot_nonce=os.urandom(_BOOT_NONCE_OCTETS),
+        random=os.urandom,
+    )
+
+
+def open_door(path: Path) -> socket.socket:
+    """Listen at a door; what a process before us left there is taken away."""
+    path.unlink(missing_ok=True)
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    before = os.umask(0o177)
+    try:
+        door.bind(str(path))
+    finally:
+        os.umask(before)
+    door.listen(_BACKLOG)
+    return door
+
+
+class Doors:
+    """The selector loop over both doors and their connections."""
+
+    def __init__(self, root: EmulatedRoot, *, spdm: socket.socket, binding: socket.socket, agent_uid: int) -> None:
+        self._root = root
+        self._agent_uid = agent_uid
+        self._selector = selectors.DefaultSelector()
+        self._connections: dict[socket.socket, int] = {spdm: 0, binding: 0}
+        self._running = True
+        self._watch(spdm, lambda: self._accept(spdm, self._open_spdm))
+        self._watch(binding, lambda: self._accept(binding, self._open_binding))
+
+    def watch_parent(self, descriptor: int) -> None:
+        """End the loop when the other end of this pipe closes."""
+        self._selector.register(descriptor, selectors.EVENT_READ, self._stop)
+
+    def run(self) -> None:
+        """Serve until the parent is gone."""
+        while self._running:
+            for key, _ in self._selector.select():
+                key.data()
+
+    def _watch(self, peer: socket.socket, ready: Callable[[], None]) -> None:
+        self._selector.register(peer, selectors.EVENT_READ, ready)
+
+    def _stop(self) -> None:
+        self._running = False
+
+    def _accept(self, door: socket.socket, admit: Callable[[socket.socket], Answer | None]) -> None:
+        try:
+            peer, _ = door.accept()
+        except OSError:
+            return  # the peer went away between the wake-up and here
+        peer.setblocking(False)
+        answer = admit(peer) if self._connections[door] < CONNECTIONS_LIMIT else None
+        if answer is None:
+            peer.close()
+            return
+        self._connections[door] += 1
+        self._watch(peer, lambda: self._serve(door, peer, answer))
+
+    def _open_spdm(self, _peer: socket.socket) -> Answer:
+        return self._root.open_session().answer
+
+    def _open_binding(self, peer: socket.socket) -> Answer | None:
+        credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        _, uid, _ = _CREDENTIALS.unpack(credentials)
+        if uid != self._agent_uid:
+            print(f"binding door: uid {uid} is not the agent's, refused", file=sys.stderr, flush=True)
+            return None
+        return self._bind
+
+    def _bind(self, message: bytes) -> bytes:
+        try:
+            return encode_bind_answer(self._root.bind_keys(decode_bind_request(message)))
+        except BindingError as error:
+            return encode_bind_refusal(error.message)
+
+    def _serve(self, door: socket.socket, peer: socket.socket, answer: Answer) -> None:
+        try:
+            message = peer.recv(DOOR_LIMIT_OCTETS + 1)
+            if 0 < len(message) <= DOOR_LIMIT_OCTETS:
+                peer.send(answer(message))
+                return
+        except OSError:
+            pass  # gone, or does not take its answers: closed below
+        self._selector.unregister(peer)
+        peer.close()
+        self._connections[door] -= 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the process; see the module."""
+    options = _parse(arguments)
+    doors = [options.spdm_socket, options.binding_socket]
+    try:
+        root = boot_root(options.secrets, profile_name=options.profile, fault=options.fault)
+        spdm, binding = (open_door(path) for path in doors)
+    except (ZtdpuError, OSError) as error:
+        print(f"root of trust: {error}", file=sys.stderr)
+        return 2
+    loop = Doors(root, spdm=spdm, binding=binding, agent_uid=options.agent_uid)
+    if options.parent_fd is not None:
+        loop.watch_parent(options.parent_fd)
+    if options.ready_fd is not None:
+        os.write(options.ready_fd, b"\n")
+        os.close(options.ready_fd)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            loop.run()
+    finally:
+        for path in doors:
+            path.unlink(missing_ok=True)
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="ztdpu.agent.root_of_trust", description="Emulated root of trust.")
+    parser.add_argument("--secrets", type=Path, required=True, help="JSON, 0600; its boot counter is raised")
+    parser.add_argument("--profile", required=True, help="product profile, like bluefield-3")
+    parser.add_argument("--spdm-socket", type=Path, required=True)
+    parser.add_argument("--binding-socket", type=Path, required=True)
+    parser.add_argument("--agent-uid", type=int, default=os.geteuid(), help="who may bind keys (own uid)")
+    parser.add_argument("--parent-fd", type=int, help="end when the other end of this pipe closes")
+    parser.add_argument("--ready-fd", type=int, help="a newline is written here once both doors are open")
+    parser.add_argument("--fault", type=FirmwareFault, choices=list(FirmwareFault), help="boot a faulty firmware")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
