@@ -1,0 +1,1 @@
+"""What the worker reads from and writes to: virtual functions and the underlay."""
