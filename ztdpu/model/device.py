@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -43,3 +43,16 @@ class DeviceStatus:
     boot_counter: int
     version: int
     """Rises with every change; pass it back as the expected version."""
+    connected: bool = False
+    """Whether its agent has an open stream to control."""
+    waiting_for: str = ""
+    """What the agent says it still waits for."""
+    revision_wanted: str = ""
+    """SHA-256 of the tables that it should enforce, hexadecimal."""
+    revision_applied: str = ""
+    binding_sha256: str = ""
+    """Name of the live key binding, hexadecimal; empty without one."""
+    tenants: tuple[str, ...] = ()
+    packets_by_reason: dict[str, int] = field(default_factory=dict)
+    sealed_packets: int = 0
+    opened_packets: int = 0

@@ -1,0 +1,301 @@
+"""Changes that operators make: durable and audited in one transaction, then followed by pushes.
+
+Order of a revocation: 1. commit (record, bindings, epoch numbers, audit leaf, answer); 2. the moment of that commit is
+the acknowledgement; 3. the device's stream ends; 4. every open stream gets the revocation with its next epoch keys;
+5. up to 1 s for the answers of leased peers; 6. the new list of peers.
+Called by the Device, Key and Policy servicers, which have authorised the caller.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ztdpu.control import leases
+from ztdpu.control.audit import AuditEvent, AuditOutcome
+from ztdpu.control.authorisation import Caller
+from ztdpu.control.configuration import Specification
+from ztdpu.control.fleet import Fleet
+from ztdpu.control.hub import RotatePush
+from ztdpu.control.record import AnsweredRequest, DeviceRecord, JoinTokenRecord
+from ztdpu.control.source import load_desired
+from ztdpu.control.store.store import Transaction
+from ztdpu.control.view import view_blast_radius, view_device
+from ztdpu.errors import ConflictError, PermissionDeniedError, PolicyRefusedError, StateError, UsageError
+from ztdpu.model.administration import DeviceChange, JoinToken, KeyRotation, PeerAcknowledgement
+
+ACKNOWLEDGEMENT_WAIT_S: Final = 1.0
+TOKEN_TTL_S: Final = 3600
+TOKEN_TTL_LIMIT_S: Final = 86_400
+REASON_LIMIT: Final = 512
+REQUEST_ID_LIMIT: Final = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRequest:
+    """What every change carries."""
+
+    caller: Caller
+    method: str
+    """Word for the audit log: `revoke-device`."""
+    subject: str
+    reason: str
+    request_id: str = ""
+    expected_version: int = 0
+    """0: whatever it is now."""
+    parameters: str = ""
+    """Everything else that tells two requests apart."""
+
+    @property
+    def sha256(self) -> bytes:
+        """The request without its id: the same id with another request is a mistake, not a repetition."""
+        fields = [self.method, self.subject, self.reason, self.expected_version, self.parameters]
+        return hashlib.sha256(json.dumps(fields).encode()).digest()
+
+    def event(self, outcome: AuditOutcome = AuditOutcome.DONE, **detail: str | int) -> AuditEvent:
+        """The audit line of this request."""
+        return AuditEvent(
+            actor=self.caller.name,
+            role=str(self.caller.role),
+            action=self.method,
+            subject=self.subject,
+            outcome=outcome,
+            reason=self.reason,
+            request_id=self.request_id,
+            detail=detail,
+        )
+
+
+class Changes:
+    """One per control process."""
+
+    def __init__(self, fleet: Fleet, spec: Specification) -> None:
+        self._fleet = fleet
+        self._spec = spec
+
+    # --- revoke, quarantine, restore ---
+
+    async def revoke(self, request: ChangeRequest, *, dry_run: bool) -> DeviceChange:
+        """Revoke a device. StateError when it is; ConflictError when the expected version is not the present one."""
+        return await self._shut_out(request, dry_run=dry_run, revoke=True)
+
+    async def quarantine(self, request: ChangeRequest, *, dry_run: bool) -> DeviceChange:
+        """Quarantine a device."""
+        return await self._shut_out(request, dry_run=dry_run, revoke=False)
+
+    async def _shut_out(self, request: ChangeRequest, *, dry_run: bool, revoke: bool) -> DeviceChange:
+        fleet, device = self._fleet, request.subject
+        self._check(request, dry_run=dry_run)
+        change = leases.revoke if revoke else leases.quarantine
+        if dry_run:
+            change(fleet.record(device), request.reason, fleet.now())
+            return self._unchanged(device)
+        radius = view_blast_radius(fleet, device)
+        with fleet.transaction() as transaction:
+            earlier = self._earlier(transaction, request)
+            if earlier is not None:
+                return self._device_change(device, earlier)
+            record = change(self._expected(transaction, request), request.reason, fleet.now())
+            fleet.put(transaction, record)
+            if revoke:
+                transaction.retire_bindings(device, denied=True)
+            networks = [n for t, n in fleet.desired.networks.items() if t in radius.tenants]
+            fleet.begin_epochs(transaction, networks, f"{record.state}: {device}")
+            generation = fleet.bump(transaction)
+            fleet.write_leaf(transaction, request.event(generation=generation))
+            self._remember(transaction, request, {"generation": generation, "acknowledged_unix_ns": 0, "peers": []})
+        acknowledged_unix_ns, committed_ns = time.time_ns(), time.monotonic_ns()
+        fleet.revocations[generation] = acknowledged_unix_ns // 1_000_000
+        if revoke:
+            fleet.set_binding(device, None)
+            fleet.hub.close(device, PermissionDeniedError(f"{device} is revoked"))
+        fleet.set_kem_key(device, None)
+        cause = str(record.state)
+        fleet.push_revocation(device, generation=generation, cause=cause)
+        applied_ns, missing = await fleet.hub.wait_applied(generation, timeout_s=ACKNOWLEDGEMENT_WAIT_S)
+        fleet.push_peers_around(device)
+        peers = [
+            *({"device": d, "applied": True, "duration_ms": (at - committed_ns) / 1e6} for d, at in applied_ns.items()),
+            *({"device": d, "applied": False, "duration_ms": ACKNOWLEDGEMENT_WAIT_S * 1000} for d in sorted(missing)),
+        ]
+        answer = {"generation": generation, "acknowledged_unix_ns": acknowledged_unix_ns, "peers": peers}
+        if request.request_id:
+            with fleet.transaction() as transaction:
+                self._remember(transaction, request, answer)
+        return self._device_change(device, answer)
+
+    def restore(self, request: ChangeRequest, *, dry_run: bool, allow_rollback: bool) -> DeviceChange:
+        """Lead a device back to pending: new keys, a newer boot after a revocation, fresh evidence."""
+        fleet, device = self._fleet, request.subject
+        self._check(request, dry_run=dry_run)
+        if dry_run:
+            leases.restore(fleet.record(device), request.reason, fleet.now(), allow_rollback=allow_rollback)
+            return self._unchanged(device)
+        with fleet.transaction() as transaction:
+            earlier = self._earlier(transaction, request)
+            if earlier is not None:
+                return self._device_change(device, earlier)
+            current = self._expected(transaction, request)
+            fleet.put(
+                transaction,
+                leases.restore(current, request.reason, fleet.now(), allow_rollback=allow_rollback),
+            )
+            transaction.retire_bindings(device, denied=True)
+            generation = fleet.bump(transaction)
+            fleet.write_leaf(transaction, request.event(generation=generation, allow_rollback=int(allow_rollback)))
+            answer = {"generation": generation, "acknowledged_unix_ns": time.time_ns(), "peers": []}
+            self._remember(transaction, request, answer)
+        fleet.set_binding(device, None)
+        fleet.hub.close(device, PermissionDeniedError(f"{device} is pending"))
+        fleet.push_peers_around(device)
+        return self._device_change(device, answer)
+
+    # --- tokens, keys, policy ---
+
+    def create_join_token(self, request: ChangeRequest, *, ttl_s: int) -> JoinToken:
+        """A single-use token for a device that has no pinned DeviceID. Told once, kept as its hash only."""
+        fleet, device = self._fleet, request.subject
+        self._check(request, dry_run=False)
+        ttl_s = ttl_s or TOKEN_TTL_S
+        if ttl_s > TOKEN_TTL_LIMIT_S:
+            raise UsageError("a join token lives at most a day", remedy="ask for a shorter time")
+        if fleet.record(device).device_id_sha256 or fleet.desired.pins_of(device)[0]:
+            raise StateError(f"{device} has a pinned DeviceID", remedy="it attests without a token")
+        token = secrets.token_urlsafe(32)
+        expires_unix_ms = fleet.now().unix_ms + ttl_s * 1000
+        with fleet.transaction() as transaction:
+            if request.request_id and transaction.get_answer(request.request_id) is not None:
+                raise ConflictError("this request was answered before; a token is told once", remedy="ask anew")
+            digest = hashlib.sha256(token.encode()).digest()
+            transaction.put_token(JoinTokenRecord(token_sha256=digest, device=device, expires_unix_ms=expires_unix_ms))
+            fleet.write_leaf(transaction, request.event(token_sha256=digest.hex(), ttl_s=ttl_s))
+            self._remember(transaction, request, {})
+        return JoinToken(device=device, token=token, expires_unix_ms=expires_unix_ms)
+
+    def rotate_tenant_key(self, request: ChangeRequest) -> KeyRotation:
+        """A new epoch for a tenant's network; SAs between devices stay until their own rotation."""
+        fleet, tenant = self._fleet, request.subject
+        self._check(request, dry_run=False, is_device=False)
+        network = fleet.desired.networks[tenant]
+        with fleet.transaction() as transaction:
+            earlier = self._earlier(transaction, request)
+            if earlier is not None:
+                return KeyRotation(**earlier | {"devices": tuple(earlier["devices"])})
+            number = fleet.begin_epochs(transaction, [network], f"rotated: {request.reason}")[tenant]
+            generation = fleet.bump(transaction)
+            devices = sorted({e.device for e in fleet.desired.cluster.endpoints_of(tenant)})
+            told = [name for name in devices if fleet.is_leased(name) and fleet.hub.get(name) is not None]
+            fleet.write_leaf(transaction, request.event(epoch=number))
+            answer = {"generation": generation, "devices": told, "epoch": number}
+            self._remember(transaction, request, answer)
+        fleet.push_epoch_keys(told)
+        return KeyRotation(generation=generation, devices=tuple(told), epoch=number)
+
+    def rotate_device_key(self, request: ChangeRequest, *, force: bool) -> KeyRotation:
+        """Tell a device to rotate its master key. StateError when it is not connected."""
+        fleet, device = self._fleet, request.subject
+        self._check(request, dry_run=False)
+        if fleet.hub.get(device) is None or not fleet.is_leased(device):
+            raise StateError(f"{device} is not connected with a lease", remedy="look at `ztdpu device show`")
+        with fleet.transaction() as transaction:
+            earlier = self._earlier(transaction, request)
+            if earlier is not None:
+                return KeyRotation(**earlier | {"devices": tuple(earlier["devices"])})
+            fleet.write_leaf(transaction, request.event(force=int(force)))
+            answer = {"generation": fleet.generation, "devices": [device], "epoch": 0}
+            self._remember(transaction, request, answer)
+        fleet.hub.deliver(device, RotatePush(force=force))
+        return KeyRotation(generation=fleet.generation, devices=(device,), epoch=0)
+
+    def sync_policy(self, request: ChangeRequest) -> tuple[str, ...]:
+        """Read policy and roster again; returns the devices whose tables changed.
+
+        Raises:
+            PolicyRefusedError: nothing was applied; the refusal is audited.
+
+        """
+        fleet = self._fleet
+        self._check(request, dry_run=False, is_device=False)
+        try:
+            desired = load_desired(self._spec, lowest_roster_serial=fleet.desired.roster.serial)
+        except PolicyRefusedError as error:
+            fleet.audit(request.event(AuditOutcome.REFUSED, faults=len(error.faults), first=str(error.faults[0])[:300]))
+            raise
+        before = fleet.desired
+        changed = tuple(
+            name
+            for name, tables in sorted(desired.tables.items())
+            if name not in before.tables or before.tables[name].revision != tables.revision
+        )
+        fresh = [n for t, n in desired.networks.items() if before.networks.get(t) != n]
+        with fleet.transaction() as transaction:
+            fleet.begin_epochs(transaction, fresh, "network is new")
+            generation = fleet.bump(transaction)
+            transaction.put_number("roster-serial", desired.roster.serial)
+            fleet.write_leaf(transaction, request.event(generation=generation, changed=",".join(changed)))
+        fleet.adopt(desired, changed)
+        return changed
+
+    # --- shared steps ---
+
+    def _check(self, request: ChangeRequest, *, dry_run: bool, is_device: bool = True) -> None:
+        if is_device:
+            self._fleet.record(request.subject)
+        if not request.reason.strip() and not dry_run:
+            raise UsageError("a change wants a reason", remedy="say why; it stands in the audit log")
+        if len(request.reason) > REASON_LIMIT or len(request.request_id) > REQUEST_ID_LIMIT:
+            raise UsageError(f"reason or request id is too long ({REASON_LIMIT} and {REQUEST_ID_LIMIT} characters)")
+
+    def _expected(self, transaction: Transaction, request: ChangeRequest) -> DeviceRecord:
+        current = transaction.get_device(request.subject) or self._fleet.record(request.subject)
+        if request.expected_version and request.expected_version != current.version:
+            raise ConflictError(
+                f"{request.subject} is at version {current.version}, not {request.expected_version}",
+                remedy="look at it again, then decide again",
+            )
+        return current
+
+    def _earlier(self, transaction: Transaction, request: ChangeRequest) -> dict[str, Any] | None:
+        """What was answered to the same request before."""
+        if not request.request_id:
+            return None
+        answered = transaction.get_answer(request.request_id)
+        if answered is None:
+            return None
+        if (answered.actor, answered.request_sha256) != (request.caller.name, request.sha256):
+            raise ConflictError("this request id belongs to another request", remedy="use a fresh one")
+        answer: dict[str, Any] = json.loads(answered.answer)
+        return answer
+
+    def _remember(self, transaction: Transaction, request: ChangeRequest, answer: dict[str, Any]) -> None:
+        if request.request_id:
+            transaction.put_answer(
+                AnsweredRequest(
+                    request_id=request.request_id,
+                    actor=request.caller.name,
+                    method=request.method,
+                    request_sha256=request.sha256,
+                    answer=json.dumps(answer).encode(),
+                )
+            )
+
+    def _unchanged(self, device: str) -> DeviceChange:
+        return DeviceChange(
+            device=view_device(self._fleet, device),
+            generation=0,
+            acknowledged_unix_ns=0,
+            blast_radius=view_blast_radius(self._fleet, device),
+        )
+
+    def _device_change(self, device: str, answer: dict[str, Any]) -> DeviceChange:
+        return dataclasses.replace(
+            self._unchanged(device),
+            generation=answer["generation"],
+            acknowledged_unix_ns=answer["acknowledged_unix_ns"],
+            peers=tuple(PeerAcknowledgement(**peer) for peer in answer["peers"]),
+        )

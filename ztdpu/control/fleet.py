@@ -1,0 +1,290 @@
+"""The fleet as control knows it now: records, live bindings, epochs, desired state; and who must be told what.
+
+All changes go through `transaction`: the store first, this memory after the commit, pushes last. One event loop owns
+it; nothing here awaits, so what it says is never half changed. Verifies nothing and authorises nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from ztdpu.control import leases
+from ztdpu.control.audit import AuditEvent
+from ztdpu.control.clock import Clock
+from ztdpu.control.epochs import Epochs
+from ztdpu.control.hub import (
+    ConfigPush,
+    EpochKeysPush,
+    Hub,
+    PeersPush,
+    PeerView,
+    RevocationPush,
+    RosterPush,
+)
+from ztdpu.control.leases import Instant
+from ztdpu.control.record import DeviceRecord, StoredBinding
+from ztdpu.control.source import Desired
+from ztdpu.control.store.store import Store, Transaction
+from ztdpu.errors import NotFoundError, PermissionDeniedError
+from ztdpu.keys.epoch import EpochKey, epoch_key_context, seal_epoch_keys
+from ztdpu.model.device import DeviceState
+from ztdpu.model.tenant import Network
+
+EPOCH_KEY_OCTETS = 32
+
+
+class Fleet:
+    """State of one control process."""
+
+    def __init__(self, *, store: Store, clock: Clock, desired: Desired, hub: Hub) -> None:
+        self._store = store
+        self.clock = clock
+        self.hub = hub
+        self.desired = desired
+        self.epochs = Epochs()
+        self.generation = 0
+        self.config_generation: dict[str, int] = {}
+        """Device -> generation at which its tables last changed."""
+        self.revocations: dict[int, int] = {}
+        """Generation -> unix ms of its commit."""
+        self._records: dict[str, DeviceRecord] = {}
+        self._bindings: dict[str, StoredBinding] = {}
+        self._kem_keys: dict[str, bytes] = {}
+        """Device -> public KEM key of its last granted lease request."""
+        self._told_peers: dict[str, tuple[PeerView, ...]] = {}
+        self._dirty: dict[str, DeviceRecord] = {}
+        self._pending: list[Callable[[], object]] = []
+        """What memory does when the open transaction is durable."""
+
+    # --- reading ---
+
+    def now(self) -> Instant:
+        """All clocks."""
+        return self.clock.now()
+
+    def names(self) -> tuple[str, ...]:
+        """Devices of the policy in force."""
+        return tuple(sorted(self.desired.cluster.devices))
+
+    def record(self, device: str) -> DeviceRecord:
+        """A device's record; NotFoundError for a name that policy does not have."""
+        if device not in self.desired.cluster.devices:
+            raise NotFoundError(f"no device {device!r}", remedy=f"devices are {', '.join(self.names()) or 'none'}")
+        return self._records.get(device) or DeviceRecord(
+            name=device, state=DeviceState.PENDING, since_unix_ms=0, reason="never attested"
+        )
+
+    def binding(self, device: str) -> StoredBinding | None:
+        """Its live binding."""
+        return self._bindings.get(device)
+
+    def is_leased(self, device: str) -> bool:
+        """Whether peers may talk to it now."""
+        return device in self.desired.cluster.devices and leases.is_leased(self.record(device), self.now())
+
+    # --- changing ---
+
+    def start(self) -> None:
+        """Load what the store has; begin new epochs, since keys were in memory only."""
+        now = self.now()
+        with self.transaction() as transaction:
+            self._records = {record.name: record for record in transaction.list_devices()}
+            for record in self._records.values():
+                binding = transaction.get_binding(record.binding_sha256) if record.binding_sha256 else None
+                if binding is not None and binding.live:
+                    self._bindings[record.name] = binding
+            for device in self._records.values():
+                self.put(transaction, leases.expire(device, now))
+            self.begin_epochs(transaction, self.desired.networks.values(), "control started")
+            self.bump(transaction)
+            transaction.put_number("roster-serial", self.desired.roster.serial)
+        self.config_generation = dict.fromkeys(self.names(), self.generation)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """One change of the store; memory follows after the commit and only then."""
+        self._dirty, self._pending = {}, []
+        with self._store.transaction() as transaction:
+            yield transaction
+        self._records.update(self._dirty)
+        for follow in self._pending:
+            follow()
+        self._dirty, self._pending = {}, []
+
+    def put(self, transaction: Transaction, record: DeviceRecord) -> None:
+        """Write a record (skipped when nothing changed)."""
+        if self._dirty.get(record.name, self._records.get(record.name)) != record:
+            transaction.put_device(record)
+            self._dirty[record.name] = record
+
+    def audit(self, event: AuditEvent) -> None:
+        """A leaf on its own: a refusal."""
+        with self.transaction() as transaction:
+            self.write_leaf(transaction, event)
+
+    def write_leaf(self, transaction: Transaction, event: AuditEvent) -> None:
+        """A leaf in the transaction of what it tells about."""
+        transaction.append_audit(event, now_unix_ms=self.now().unix_ms)
+
+    def bump(self, transaction: Transaction) -> int:
+        """A new generation, in force when the transaction commits."""
+        generation = transaction.next_generation(now_unix_ms=self.now().unix_ms)
+        self._pending.append(partial(setattr, self, "generation", generation))
+        return generation
+
+    def set_binding(self, device: str, binding: StoredBinding | None) -> None:
+        """Follow the store: call after the commit that changed it."""
+        if binding is None:
+            self._bindings.pop(device, None)
+        else:
+            self._bindings[device] = binding
+
+    def set_kem_key(self, device: str, public_key: bytes | None) -> None:
+        """Whom epoch keys of the device are sealed to from now on."""
+        if public_key is None:
+            self._kem_keys.pop(device, None)
+        else:
+            self._kem_keys[device] = public_key
+
+    def begin_epochs(self, transaction: Transaction, networks: Iterable[Network], cause: str) -> dict[str, int]:
+        """New epoch key for each network; returns tenant -> number.
+
+        The number is in the same transaction, so it never comes twice; the key is used when that is durable.
+        """
+        numbers: dict[str, int] = {}
+        for network in networks:
+            name = f"epoch:{network.network_id.hex()}"
+            numbers[network.tenant] = transaction.get_number(name) + 1
+            transaction.put_number(name, numbers[network.tenant])
+            self._pending.append(
+                partial(
+                    self.epochs.begin,
+                    network,
+                    epoch=numbers[network.tenant],
+                    key=secrets.token_bytes(EPOCH_KEY_OCTETS),
+                    cause=cause,
+                    now_unix_ms=self.now().unix_ms,
+                )
+            )
+        return numbers
+
+    def adopt(self, desired: Desired, changed: Iterable[str]) -> None:
+        """Put a new desired state in force and tell whom it concerns. Devices that policy dropped lose their stream."""
+        before, self.desired = self.desired, desired
+        self.epochs.forget(network.network_id for network in desired.networks.values())
+        for device in set(before.cluster.devices) - set(desired.cluster.devices):
+            self.hub.close(device, PermissionDeniedError(f"no device {device}"))
+        changed = set(changed)
+        for device in self.names():
+            if device in changed:
+                self.config_generation[device] = self.generation
+                tables = desired.tables[device]
+                self.hub.deliver(
+                    device, ConfigPush(generation=self.generation, revision=tables.revision, tables=tables.blob)
+                )
+            if desired.roster_octets != before.roster_octets:
+                self.hub.deliver(device, RosterPush(roster=desired.roster_octets, signature=desired.roster_signature))
+            self.push_peers(device)
+        self.push_epoch_keys(self.names())
+
+    # --- sealing and telling ---
+
+    def sealed_epoch_keys(self, device: str) -> bytes:
+        """Current keys of the device's networks, sealed to its KEM key; empty when it may not have them."""
+        public_key = self._kem_keys.get(device)
+        keys: tuple[EpochKey, ...] = self.epochs.keys_of(self.desired.tenants_on(device))
+        if public_key is None or not keys or not self.is_leased(device):
+            return b""
+        return seal_epoch_keys(keys, kem_public_key=public_key, context=epoch_key_context(device, public_key))
+
+    def peers_of(self, device: str) -> tuple[PeerView, ...]:
+        """Live peers of a device; one without a worker is no peer yet."""
+        if not self.is_leased(device):
+            return ()
+        views = (self._view(peer) for peer in self.desired.peers_of(device) if self.is_leased(peer))
+        return tuple(view for view in views if view is not None)
+
+    def _view(self, device: str) -> PeerView | None:
+        record, binding = self.record(device), self._bindings.get(device)
+        if binding is None or not record.worker_instance:
+            return None
+        return PeerView(
+            device=device,
+            key_binding=binding.envelope,
+            chain=binding.chain,
+            ear=record.ear,
+            worker_instance=record.worker_instance,
+            profile=record.profile,
+        )
+
+    def push_first(self, device: str) -> None:
+        """Everything that an agent needs after its hello."""
+        desired = self.desired
+        self.hub.deliver(device, RosterPush(roster=desired.roster_octets, signature=desired.roster_signature))
+        self._told_peers.pop(device, None)
+        self.push_peers(device)
+        tables = desired.tables[device]
+        # With today's generation: it covers every revocation before this moment too, since peers came first.
+        self.config_generation[device] = self.generation
+        self.hub.deliver(device, ConfigPush(generation=self.generation, revision=tables.revision, tables=tables.blob))
+        self.push_epoch_keys((device,))
+
+    def push_peers(self, device: str, *, always: bool = False) -> None:
+        """Tell one device who its peers are, if that changed; a fresher EAR alone is told when the old one is old."""
+        peers = self.peers_of(device)
+        if always or self._told_peers.get(device) != peers:
+            self._told_peers[device] = peers
+            self.hub.deliver(device, PeersPush(generation=self.generation, peers=peers))
+
+    def push_peers_around(self, device: str) -> None:
+        """Something about a device changed: tell it and everyone who shares a network with it."""
+        for name in (device, *self.desired.peers_of(device)):
+            self.push_peers(name)
+
+    def push_epoch_keys(self, devices: Iterable[str]) -> None:
+        """Current epoch keys to connected, leased devices."""
+        for device in devices:
+            if self.hub.get(device) is not None:
+                sealed = self.sealed_epoch_keys(device)
+                if sealed:
+                    self.hub.deliver(device, EpochKeysPush(generation=self.generation, sealed=sealed))
+
+    def push_revocation(self, device: str, *, generation: int, cause: str) -> tuple[str, ...]:
+        """Tell every connected agent; returns the leased ones that shared a network, whose answers count."""
+        record = self.record(device)
+        sharing = set(self.desired.peers_of(device))
+        ueid = b"\x01" + record.device_id_sha256 if record.device_id_sha256 else b""
+        counted = tuple(n for n in sorted(sharing) if self.hub.get(n) is not None and self.is_leased(n))
+        self.hub.expect_applied(generation, counted)
+        for name in self.names():
+            if name == device or self.hub.get(name) is None:
+                continue
+            self.hub.deliver(
+                name,
+                RevocationPush(
+                    generation=generation,
+                    device=device,
+                    ueid=ueid,
+                    cause=cause,
+                    sealed_epoch_keys=self.sealed_epoch_keys(name) if name in sharing else b"",
+                ),
+            )
+        return counted
+
+    def require_connected(self, device: str, *, tls_spki_sha256: bytes, certificate_expires_unix_s: int) -> None:
+        """Ask, for each message on a stream, that this is still the device, with this key, in a state that may talk.
+
+        Raises:
+            PermissionDeniedError: it is not.
+
+        """
+        now, record, binding = self.now(), self.record(device), self._bindings.get(device)
+        if leases.expire(record, now).state not in leases.CONNECTED_STATES:
+            raise PermissionDeniedError(f"device {device} is {record.state}", remedy="attest again")
+        if binding is None or not secrets.compare_digest(binding.tls_spki_sha256, tls_spki_sha256):
+            raise PermissionDeniedError(f"{device} has another key now", remedy="attest again")
+        if certificate_expires_unix_s * 1000 <= now.unix_ms:
+            raise PermissionDeniedError("the SVID is over", remedy="attest again")

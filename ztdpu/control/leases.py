@@ -1,0 +1,170 @@
+"""Device states and who may hold a lease: the table of protocols.md 3 as pure functions of a record and `now`.
+
+| state           | identity        | lease               | SAs at peers | left by                               |
+|-----------------|-----------------|---------------------|--------------|---------------------------------------|
+| pending         | none            | no                  | none         | affirming result                      |
+| affirming       | yes             | yes                 | yes          | deadline, finding, revoke, quarantine |
+| warning         | yes             | if policy allows it | same         | next appraisal                        |
+| contraindicated | management only | no, at once         | deleted      | affirming result                      |
+| stale           | refused         | ended               | deleted      | fresh evidence                        |
+| quarantined     | yes             | no                  | deleted      | `device restore` and fresh evidence   |
+| revoked         | refused         | ended               | deleted      | `device restore`, to pending          |
+
+Rules of this file:
+1. Every change of state goes through one function here and returns a new record; the caller stores it.
+2. `version` rises with every such change; renewing a lease is none.
+3. A grant is decided on the record as it was when the nonce was made and applied to the record as it is now:
+   whatever an operator did in between wins (`require_unchanged`).
+4. Deadlines are CLOCK_BOOTTIME of the machine that runs control, valid in the boot that they were made in only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ztdpu.control.record import DeviceRecord
+from ztdpu.errors import ConflictError, LeaseError, StateError
+from ztdpu.model.attestation import Tier
+from ztdpu.model.device import DeviceState
+
+LEASED_STATES: Final = frozenset({DeviceState.AFFIRMING, DeviceState.WARNING})
+CONNECTED_STATES: Final = LEASED_STATES | {DeviceState.CONTRAINDICATED, DeviceState.QUARANTINED}
+"""States in which the Connect stream is open; the latter two for management only."""
+REVOCATION_GRACE_MS: Final = 2000
+"""A revocation older than this must have been applied by whoever wants a lease."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instant:
+    """Now, on the clocks that control uses."""
+
+    unix_ms: int
+    boottime_ns: int
+    boot_id: str
+
+
+def lease_ms(record: DeviceRecord, now: Instant) -> int:
+    """Milliseconds until control's deadline; 0 without a lease."""
+    if record.state not in LEASED_STATES or record.lease_boot_id != now.boot_id:
+        return 0
+    return max(0, (record.lease_deadline_ns - now.boottime_ns) // 1_000_000)
+
+
+def is_leased(record: DeviceRecord, now: Instant) -> bool:
+    """Whether peers may keep SAs with the device."""
+    return lease_ms(record, now) > 0
+
+
+def change_state(record: DeviceRecord, state: DeviceState, reason: str, now: Instant) -> DeviceRecord:
+    """The record in `state`; a state without a lease has no deadline."""
+    leased = state in LEASED_STATES
+    return replace(
+        record,
+        state=state,
+        reason=reason,
+        since_unix_ms=now.unix_ms if state is not record.state else record.since_unix_ms,
+        version=record.version + 1,
+        lease_boot_id=record.lease_boot_id if leased else "",
+        lease_deadline_ns=record.lease_deadline_ns if leased else 0,
+    )
+
+
+# --- time ---
+
+
+def expire(record: DeviceRecord, now: Instant) -> DeviceRecord:
+    """Stale when the deadline is over (or was made in another boot of the machine); else the same record."""
+    if record.state not in LEASED_STATES or is_leased(record, now):
+        return record
+    return change_state(record, DeviceState.STALE, "no fresh evidence before the lease ended", now)
+
+
+# --- operators ---
+
+
+def revoke(record: DeviceRecord, reason: str, now: Instant) -> DeviceRecord:
+    """Revoked: its keys and this boot never come back. StateError when it is revoked already."""
+    if record.state is DeviceState.REVOKED:
+        raise StateError(f"{record.name} is revoked already", remedy="`ztdpu device restore` is the way back")
+    revoked = change_state(record, DeviceState.REVOKED, reason, now)
+    return replace(revoked, boot_floor=record.boot_counter, binding_sha256=b"", ear="", svid_expires_unix_s=0)
+
+
+def quarantine(record: DeviceRecord, reason: str, now: Instant) -> DeviceRecord:
+    """Quarantined: manageable, no lease. StateError for a device that is revoked or quarantined already."""
+    if record.state in (DeviceState.REVOKED, DeviceState.QUARANTINED):
+        raise StateError(f"{record.name} is {record.state} already", remedy="`ztdpu device restore` is the way back")
+    return change_state(record, DeviceState.QUARANTINED, reason, now)
+
+
+def restore(record: DeviceRecord, reason: str, now: Instant, *, allow_rollback: bool) -> DeviceRecord:
+    """Pending: only fresh evidence leads further. StateError unless revoked, quarantined, or for a rollback."""
+    shut_out = record.state in (DeviceState.REVOKED, DeviceState.QUARANTINED)
+    if not shut_out and not (allow_rollback and record.state not in LEASED_STATES):
+        raise StateError(
+            f"{record.name} is {record.state}; there is nothing to restore",
+            remedy="only revoked and quarantined devices are restored",
+        )
+    pending = change_state(record, DeviceState.PENDING, reason, now)
+    return replace(pending, allow_rollback=allow_rollback, ear="", tier="none")
+
+
+# --- appraisals ---
+
+
+def require_unchanged(read: DeviceRecord, current: DeviceRecord) -> None:
+    """Refuse when somebody changed the device while it was being appraised.
+
+    That its lease ended meanwhile is no such change: fresh evidence is the very thing that mends it.
+
+    Raises:
+        ConflictError: an operator or another appraisal was faster.
+
+    """
+    if current.version == read.version:
+        return
+    if current.state is DeviceState.STALE and current.version == read.version + 1 and read.state in LEASED_STATES:
+        return
+    raise ConflictError("the device was changed while it was being appraised", remedy="attest again")
+
+
+def require_revocations_applied(
+    *, is_starting: bool, applied_generation: int, revocations: dict[int, int], now: Instant
+) -> None:
+    """Refuse a lease to an agent that still trusts a device revoked more than 2 s ago.
+
+    `revocations` maps generation to the time (unix ms) of its commit. An agent that starts has no SA with anybody.
+
+    Raises:
+        LeaseError: one of them is not applied.
+
+    """
+    if is_starting:
+        return
+    due = [generation for generation, at in revocations.items() if now.unix_ms - at > REVOCATION_GRACE_MS]
+    if due and max(due) > applied_generation:
+        raise LeaseError("revocations are not applied yet", remedy="the agent must be connected to the main port")
+
+
+def appraised_state(record: DeviceRecord, tier: Tier, *, tiers_allowed: frozenset[Tier]) -> DeviceState:
+    """The state that an appraisal with this result leads to; what an operator decided stays."""
+    if record.state in (DeviceState.REVOKED, DeviceState.QUARANTINED):
+        return record.state
+    if tier not in tiers_allowed:
+        return DeviceState.WARNING if tier is Tier.WARNING else DeviceState.CONTRAINDICATED
+    return DeviceState.AFFIRMING if tier is Tier.AFFIRMING else DeviceState.WARNING
+
+
+def grant(record: DeviceRecord, state: DeviceState, reason: str, now: Instant, *, duration_ms: int) -> DeviceRecord:
+    """The record with a lease from now on. A renewal in the same state keeps version and `since`."""
+    if state not in LEASED_STATES:
+        raise StateError(f"no lease in state {state}")
+    changed = record if record.state is state else change_state(record, state, reason, now)
+    return replace(
+        changed,
+        reason=reason,
+        lease_boot_id=now.boot_id,
+        lease_deadline_ns=now.boottime_ns + duration_ms * 1_000_000,
+        allow_rollback=False,
+    )

@@ -1,0 +1,188 @@
+"""Desired state: policy directory and roster, read together, compiled together, replaced together or not at all.
+
+Called at start and on `policy sync`. A fault anywhere leaves the last good state in force. Control cannot write
+any of it: policy is files, the roster is signed by operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from ztdpu.control.configuration import Specification
+from ztdpu.errors import ConfigurationError, Location, PolicyError, PolicyRefusedError, RosterError, ZtdpuError
+from ztdpu.model.tenant import Network
+from ztdpu.policy.cluster import Cluster
+from ztdpu.policy.compile import CompiledTables, compile_tables
+from ztdpu.policy.load import load_directory
+from ztdpu.policy.references import appraisal_policy_for, reference_values_for
+from ztdpu.trust.reference import AppraisalPolicy, ReferenceValues
+from ztdpu.trust.roster import Roster, verify_roster
+from ztdpu.trust.sshsig import parse_public_keys
+
+FILE_LIMIT_OCTETS: Final = 1024 * 1024
+
+_Made = TypeVar("_Made")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desired:
+    """Everything that files say, ready to use."""
+
+    cluster: Cluster
+    roster: Roster
+    roster_octets: bytes
+    """As signed."""
+    roster_signature: bytes
+    networks: Mapping[str, Network]
+    """By tenant, from the roster."""
+    tables: Mapping[str, CompiledTables] = field(default_factory=dict)
+    """By device."""
+    references: Mapping[str, ReferenceValues] = field(default_factory=dict)
+    """By device."""
+    appraisal: Mapping[str, AppraisalPolicy] = field(default_factory=dict)
+    """By device."""
+    manufacturer_roots: tuple[x509.Certificate, ...] = ()
+
+    def tenants_on(self, device: str) -> tuple[str, ...]:
+        """Tenants with an endpoint on the device."""
+        return self.cluster.tenants_on(device)
+
+    def peers_of(self, device: str) -> tuple[str, ...]:
+        """Devices that share a network with it, by name."""
+        own = set(self.tenants_on(device))
+        return tuple(n for n in sorted(self.cluster.devices) if n != device and own & set(self.tenants_on(n)))
+
+    def pins_of(self, device: str) -> tuple[bytes | None, bytes | None]:
+        """(DeviceID hash of the document, that of the roster); None where one does not say."""
+        pinned = self.cluster.devices[device].spec.device_id_sha256
+        listed = next((d.device_id_sha256 for d in self.roster.devices if d.name == device), None)
+        return (bytes.fromhex(pinned) if pinned else None), listed
+
+
+def load_desired(spec: Specification, *, lowest_roster_serial: int) -> Desired:
+    """Read all files anew.
+
+    Raises:
+        PolicyRefusedError: every fault found, each with its place.
+        ConfigurationError: roster keys or manufacturer roots cannot be read.
+
+    """
+    faults: list[PolicyError] = []
+    cluster = _gather(faults, lambda: load_directory(spec.policy_dir))
+    roster_octets, signature = _read(spec.roster_file), _read(spec.roster_signature_file)
+    roster = _gather(faults, lambda: _verify(spec, roster_octets, signature, lowest_roster_serial))
+    if cluster is None or roster is None:
+        raise PolicyRefusedError(tuple(faults))
+    networks = {
+        one.tenant: Network(tenant=one.tenant, network_id=one.network_id, generation=one.generation)
+        for one in roster.networks
+    }
+    _check_roster_agrees(cluster, roster, spec.roster_file, faults)
+    tables: dict[str, CompiledTables] = {}
+    references: dict[str, ReferenceValues] = {}
+    appraisal: dict[str, AppraisalPolicy] = {}
+    for name, device in cluster.devices.items():
+        compiled = _gather(faults, partial(compile_tables, cluster, name, networks))
+        values = _gather(faults, partial(reference_values_for, cluster, device.spec.profile))
+        policy = _gather(faults, partial(appraisal_policy_for, cluster, cluster.tenants_on(name)))
+        if compiled is not None and values is not None and policy is not None:
+            tables[name], references[name], appraisal[name] = compiled, values, policy
+    if faults:
+        raise PolicyRefusedError(tuple(faults))
+    return Desired(
+        cluster=cluster,
+        roster=roster,
+        roster_octets=roster_octets,
+        roster_signature=signature,
+        networks=networks,
+        tables=tables,
+        references=references,
+        appraisal=appraisal,
+        manufacturer_roots=load_manufacturer_roots(spec.manufacturer_roots_file),
+    )
+
+
+def load_manufacturer_roots(path: Path) -> tuple[x509.Certificate, ...]:
+    """PEM bundle of pinned roots; ConfigurationError when it holds none."""
+    try:
+        return tuple(x509.load_pem_x509_certificates(_read(path)))
+    except ValueError as error:
+        raise ConfigurationError(
+            f"no certificates in it: {error}", remedy="give a PEM bundle", where=Location(file=str(path), line=0)
+        ) from error
+
+
+def _gather(faults: list[PolicyError], make: Callable[[], _Made]) -> _Made | None:
+    """Do one step; keep what went wrong and go on, so that one run names every fault."""
+    try:
+        return make()
+    except PolicyRefusedError as error:
+        faults.extend(error.faults)
+    except PolicyError as error:
+        faults.append(error)
+    except ConfigurationError:
+        raise
+    except ZtdpuError as error:
+        faults.append(PolicyError(error.message, remedy=error.remedy, where=error.where))
+    return None
+
+
+def _verify(spec: Specification, octets: bytes, signature: bytes, lowest_serial: int) -> Roster:
+    keys = _operator_keys(spec.roster_keys_file)
+    try:
+        text = signature.decode("ascii")
+    except UnicodeDecodeError:
+        raise RosterError("the signature is not armoured text") from None
+    return verify_roster(octets, text, keys, lowest_serial, trust_domain=spec.trust_domain)
+
+
+def _operator_keys(path: Path) -> Sequence[Ed25519PublicKey]:
+    return parse_public_keys(_read(path).decode("utf-8", errors="replace"), file=str(path))
+
+
+def _check_roster_agrees(cluster: Cluster, roster: Roster, file: Path, faults: list[PolicyError]) -> None:
+    """A placement that agents would refuse is refused here, with the line that asks for it."""
+    listed = {device.name: device for device in roster.devices}
+    for name, endpoint in cluster.endpoints.items():
+        device = listed.get(endpoint.device)
+        if device is not None and endpoint.tenant in device.tenants:
+            continue
+        faults.append(
+            PolicyError(
+                f"the roster does not let {endpoint.device} host tenant {endpoint.tenant}",
+                remedy=f"have an operator sign a roster that does ({file})",
+                where=cluster.locate("Endpoint", name, ("spec", "device")),
+            )
+        )
+    for name, document in cluster.devices.items():
+        pinned = document.spec.device_id_sha256
+        if name in listed and pinned and bytes.fromhex(pinned) != listed[name].device_id_sha256:
+            faults.append(
+                PolicyError(
+                    "deviceIdSha256 differs from the roster's",
+                    remedy="find out which is right",
+                    where=cluster.locate("Device", name, ("spec", "deviceIdSha256")),
+                )
+            )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_LIMIT_OCTETS + 1)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot be read: {error.strerror}",
+            remedy="mend the path or the rights",
+            where=Location(file=str(path), line=0),
+        ) from error
+    if len(content) > FILE_LIMIT_OCTETS:
+        raise ConfigurationError(f"longer than {FILE_LIMIT_OCTETS} octets", where=Location(file=str(path), line=0))
+    return content

@@ -1,0 +1,280 @@
+"""The Store on SQLAlchemy: SQLite (WAL, synchronous FULL: a commit survives a power cut). Called by control only."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import cbor2
+from sqlalchemy import Connection, Engine, RowMapping, create_engine, event, func, insert, or_, select, update
+from sqlalchemy.dialects.sqlite import insert as upsert
+from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
+
+from ztdpu.control.audit import AuditEvent, encode_leaf, hash_leaf
+from ztdpu.control.record import (
+    AnsweredRequest,
+    AuditRecord,
+    DeviceRecord,
+    JoinTokenRecord,
+    StoredBinding,
+    StoredEvidence,
+)
+from ztdpu.control.store import schema
+from ztdpu.errors import ConflictError, StateError
+from ztdpu.model.device import DeviceState
+
+_GENERATION: Final = "generation"
+_SCHEMA: Final = "schema-version"
+
+
+class SqlTransaction:
+    """One open transaction; see the interface for what each method promises."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._sql = connection
+
+    def _one(self, statement: Any) -> RowMapping | None:
+        return self._sql.execute(statement).mappings().first()
+
+    # --- devices ---
+
+    def get_device(self, name: str) -> DeviceRecord | None:
+        """The record, or None."""
+        row = self._one(select(schema.devices).where(schema.devices.c.name == name))
+        return _device(row) if row else None
+
+    def list_devices(self) -> Sequence[DeviceRecord]:
+        """All, by name."""
+        rows = self._sql.execute(select(schema.devices).order_by(schema.devices.c.name)).mappings()
+        return [_device(row) for row in rows]
+
+    def put_device(self, record: DeviceRecord) -> None:
+        """Insert or replace."""
+        values = dataclasses.asdict(record) | {"state": str(record.state)}
+        values["device_id_sha256"] = record.device_id_sha256 or None
+        try:
+            self._sql.execute(
+                upsert(schema.devices).values(values).on_conflict_do_update(index_elements=["name"], set_=values)
+            )
+        except IntegrityError as error:
+            raise ConflictError(
+                "this DeviceID belongs to another device",
+                remedy="look for two Device documents that stand for the same hardware",
+            ) from error
+
+    # --- bindings ---
+
+    def get_binding(self, binding_sha256: bytes) -> StoredBinding | None:
+        """One binding."""
+        row = self._one(select(schema.bindings).where(schema.bindings.c.binding_sha256 == binding_sha256))
+        return _binding(row) if row else None
+
+    def list_bindings(self, device: str) -> Sequence[StoredBinding]:
+        """Every binding of a device, oldest first."""
+        table = schema.bindings
+        rows = self._sql.execute(select(table).where(table.c.device == device).order_by(table.c.number)).mappings()
+        return [_binding(row) for row in rows]
+
+    def find_key_owners(self, *, tls_spki_sha256: bytes, offer_spki: bytes) -> Sequence[StoredBinding]:
+        """Bindings that name one of these keys."""
+        table = schema.bindings
+        same = or_(table.c.tls_spki_sha256 == tls_spki_sha256, table.c.offer_spki == offer_spki)
+        return [_binding(row) for row in self._sql.execute(select(table).where(same)).mappings()]
+
+    def put_binding(self, binding: StoredBinding) -> None:
+        """Retire what was live, then insert."""
+        self.retire_bindings(binding.device, denied=False)
+        values = dataclasses.asdict(binding) | {"chain": cbor2.dumps(list(binding.chain))}
+        try:
+            self._sql.execute(insert(schema.bindings).values(values))
+        except IntegrityError as error:
+            raise ConflictError("this key binding was used before", remedy="make a new one") from error
+
+    def retire_bindings(self, device: str, *, denied: bool) -> None:
+        """Make every binding of the device a dead one."""
+        table = schema.bindings
+        mark = {"live": False} | ({"denied": True} if denied else {})
+        self._sql.execute(update(table).where(table.c.device == device).values(mark))
+
+    # --- evidence ---
+
+    def get_evidence(self, device: str) -> StoredEvidence | None:
+        """Evidence of the last appraisal."""
+        row = self._one(select(schema.evidence).where(schema.evidence.c.device == device))
+        return StoredEvidence(**row) if row else None
+
+    def put_evidence(self, evidence: StoredEvidence) -> None:
+        """Replace it."""
+        values = dataclasses.asdict(evidence)
+        self._sql.execute(
+            upsert(schema.evidence).values(values).on_conflict_do_update(index_elements=["device"], set_=values)
+        )
+
+    def get_highest_versions(self, device: str) -> dict[str, str]:
+        """Component -> version."""
+        table = schema.highest_versions
+        rows = self._sql.execute(select(table).where(table.c.device == device)).mappings()
+        return {row["component"]: row["version"] for row in rows}
+
+    def put_highest_versions(self, device: str, versions: dict[str, str]) -> None:
+        """Replace them."""
+        for component, version in versions.items():
+            values = {"device": device, "component": component, "version": version}
+            self._sql.execute(
+                upsert(schema.highest_versions)
+                .values(values)
+                .on_conflict_do_update(index_elements=["device", "component"], set_=values)
+            )
+
+    # --- tokens ---
+
+    def put_token(self, token: JoinTokenRecord) -> None:
+        """Keep a new token."""
+        self._sql.execute(insert(schema.tokens).values(dataclasses.asdict(token)))
+
+    def get_token(self, token_sha256: bytes) -> JoinTokenRecord | None:
+        """By hash."""
+        row = self._one(select(schema.tokens).where(schema.tokens.c.token_sha256 == token_sha256))
+        return JoinTokenRecord(**row) if row else None
+
+    def use_token(self, token_sha256: bytes, *, device: str, now_unix_ms: int) -> None:
+        """Spend it: exactly one row changes, or nobody gets anything."""
+        table = schema.tokens
+        spent = self._sql.execute(
+            update(table)
+            .where(
+                table.c.token_sha256 == token_sha256,
+                table.c.device == device,
+                table.c.used_unix_ms.is_(None),
+                table.c.expires_unix_ms > now_unix_ms,
+            )
+            .values(used_unix_ms=now_unix_ms)
+        )
+        if spent.rowcount != 1:
+            raise ConflictError("the join token is spent, expired or another device's", remedy="make a new token")
+
+    # --- audit, requests, numbers ---
+
+    def append_audit(self, event: AuditEvent, *, now_unix_ms: int) -> int:
+        """Write a leaf."""
+        leaf = encode_leaf(event, now_unix_ms=now_unix_ms)
+        index = self.count_audit()
+        self._sql.execute(insert(schema.audit).values(number=index, leaf=leaf, leaf_hash=hash_leaf(leaf)))
+        return index
+
+    def list_audit(self, *, first: int, limit: int) -> Sequence[AuditRecord]:
+        """Leaves from `first` on."""
+        table = schema.audit
+        rows = self._sql.execute(select(table).where(table.c.number >= first).order_by(table.c.number).limit(limit))
+        return [AuditRecord(index=number, leaf=leaf, leaf_hash=digest) for number, leaf, digest in rows]
+
+    def count_audit(self) -> int:
+        """Size of the tree."""
+        last = self._sql.execute(select(func.max(schema.audit.c.number))).scalar()
+        return 0 if last is None else int(last) + 1
+
+    def get_answer(self, request_id: str) -> AnsweredRequest | None:
+        """What was answered before."""
+        row = self._one(select(schema.requests).where(schema.requests.c.request_id == request_id))
+        return AnsweredRequest(**row) if row else None
+
+    def put_answer(self, answer: AnsweredRequest) -> None:
+        """Remember an answer, or a fuller one to the same request."""
+        values = dataclasses.asdict(answer)
+        self._sql.execute(
+            upsert(schema.requests).values(values).on_conflict_do_update(index_elements=["request_id"], set_=values)
+        )
+
+    def next_generation(self, *, now_unix_ms: int) -> int:
+        """max(previous + 1, now)."""
+        generation = max(self.get_number(_GENERATION) + 1, now_unix_ms)
+        self.put_number(_GENERATION, generation)
+        return generation
+
+    def get_number(self, name: str) -> int:
+        """A named number, 0 when unset."""
+        value = self._sql.execute(select(schema.numbers.c.value).where(schema.numbers.c.name == name)).scalar()
+        return int(value or 0)
+
+    def put_number(self, name: str, value: int) -> None:
+        """Set it."""
+        values = {"name": name, "value": value}
+        self._sql.execute(
+            upsert(schema.numbers).values(values).on_conflict_do_update(index_elements=["name"], set_=values)
+        )
+
+
+class SqlStore:
+    """A Store in one SQLite file."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @contextmanager
+    def transaction(self) -> Iterator[SqlTransaction]:
+        """Begin IMMEDIATE, commit on success, roll back on any error."""
+        try:
+            with self._engine.begin() as connection:
+                yield SqlTransaction(connection)
+        except (OperationalError, DatabaseError) as error:
+            raise StateError(
+                f"the store refused: {error.orig}", remedy="look at the disk (space, rights) under stateDir"
+            ) from error
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._engine.dispose()
+
+
+def open_sqlite(path: Path) -> SqlStore:
+    """Open or make the store at `path` (mode 0600).
+
+    Raises:
+        StateError: it is no store, is damaged, or was written by another version of ztdpu.
+
+    """
+    path.touch(mode=0o600, exist_ok=True)
+    engine = create_engine(f"sqlite:///{path}", isolation_level="SERIALIZABLE")
+    event.listen(engine, "connect", _prepare_connection)
+    event.listen(engine, "begin", _begin_immediately)
+    store = SqlStore(engine)
+    try:
+        schema.metadata.create_all(engine)
+    except DatabaseError as error:
+        raise StateError(
+            f"{path} cannot be opened: {error.orig}", remedy="restore it from a backup, or move it away to start anew"
+        ) from error
+    with store.transaction() as transaction:
+        found = transaction.get_number(_SCHEMA)
+        if found not in (0, schema.SCHEMA_VERSION):
+            raise StateError(
+                f"{path} has schema {found}, this ztdpu knows {schema.SCHEMA_VERSION}",
+                remedy="run the version of ztdpu that wrote it",
+            )
+        transaction.put_number(_SCHEMA, schema.SCHEMA_VERSION)
+    return store
+
+
+def _prepare_connection(connection: Any, _record: Any) -> None:
+    # The driver must not begin transactions by itself: `_begin_immediately` does, so that two writers queue
+    # instead of one failing halfway.
+    connection.isolation_level = None
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_immediately(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _device(row: RowMapping) -> DeviceRecord:
+    values = dict(row) | {"state": DeviceState(row["state"]), "device_id_sha256": row["device_id_sha256"] or b""}
+    return DeviceRecord(**values)
+
+
+def _binding(row: RowMapping) -> StoredBinding:
+    values = {key: value for key, value in row.items() if key != "number"}
+    return StoredBinding(**values | {"chain": tuple(cbor2.loads(row["chain"]))})

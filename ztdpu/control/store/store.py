@@ -1,0 +1,114 @@
+"""The Store interface: one transaction at a time, grouped by noun. `sql.SqlStore` implements it.
+
+Contract: leaving `transaction()` without an error means durable; leaving with an error means nothing of it
+happened. Errors of the machine below (disk full, locked, corrupt) come out as StateError with a remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from ztdpu.control.audit import AuditEvent
+from ztdpu.control.record import (
+    AnsweredRequest,
+    AuditRecord,
+    DeviceRecord,
+    JoinTokenRecord,
+    StoredBinding,
+    StoredEvidence,
+)
+
+
+class Transaction(Protocol):
+    """Everything that can be read and written inside one transaction."""
+
+    # --- devices ---
+
+    def get_device(self, name: str) -> DeviceRecord | None:
+        """The record, or None before the device was first seen."""
+
+    def list_devices(self) -> Sequence[DeviceRecord]:
+        """All, by name."""
+
+    def put_device(self, record: DeviceRecord) -> None:
+        """Write a record; ConflictError when its DeviceID is another device's."""
+
+    # --- bindings ---
+
+    def get_binding(self, binding_sha256: bytes) -> StoredBinding | None:
+        """One binding, live or retired."""
+
+    def list_bindings(self, device: str) -> Sequence[StoredBinding]:
+        """Every binding of a device, oldest first."""
+
+    def find_key_owners(self, *, tls_spki_sha256: bytes, offer_spki: bytes) -> Sequence[StoredBinding]:
+        """Every binding, of any device, that names one of these keys."""
+
+    def put_binding(self, binding: StoredBinding) -> None:
+        """Make it the device's only live one."""
+
+    def retire_bindings(self, device: str, *, denied: bool) -> None:
+        """No binding of the device is live any more; with `denied` its keys never come back."""
+
+    # --- evidence ---
+
+    def get_evidence(self, device: str) -> StoredEvidence | None:
+        """Evidence of the last appraisal."""
+
+    def put_evidence(self, evidence: StoredEvidence) -> None:
+        """Replace it."""
+
+    def get_highest_versions(self, device: str) -> dict[str, str]:
+        """Component -> highest version ever accepted."""
+
+    def put_highest_versions(self, device: str, versions: dict[str, str]) -> None:
+        """Replace them."""
+
+    # --- tokens ---
+
+    def put_token(self, token: JoinTokenRecord) -> None:
+        """Keep a new token."""
+
+    def get_token(self, token_sha256: bytes) -> JoinTokenRecord | None:
+        """By hash."""
+
+    def use_token(self, token_sha256: bytes, *, device: str, now_unix_ms: int) -> None:
+        """Spend it; ConflictError unless exactly one unspent, unexpired token of that device was there."""
+
+    # --- audit, requests, numbers ---
+
+    def append_audit(self, event: AuditEvent, *, now_unix_ms: int) -> int:
+        """Write a leaf; returns its index."""
+
+    def list_audit(self, *, first: int, limit: int) -> Sequence[AuditRecord]:
+        """`limit` leaves from index `first`."""
+
+    def count_audit(self) -> int:
+        """Size of the tree."""
+
+    def get_answer(self, request_id: str) -> AnsweredRequest | None:
+        """What was answered to this request id."""
+
+    def put_answer(self, answer: AnsweredRequest) -> None:
+        """Remember an answer."""
+
+    def next_generation(self, *, now_unix_ms: int) -> int:
+        """max(previous + 1, now): never back, whatever the clock or a backup says."""
+
+    def get_number(self, name: str) -> int:
+        """A named number; 0 when it was never set."""
+
+    def put_number(self, name: str, value: int) -> None:
+        """Set a named number."""
+
+
+class Store(Protocol):
+    """Opens transactions."""
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """One at a time; all or nothing."""
+
+    def close(self) -> None:
+        """Let go of files and connections."""

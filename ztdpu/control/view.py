@@ -1,0 +1,126 @@
+"""What admins see: model objects made from the fleet's state. Reads only; scope is applied by the servicers."""
+
+from __future__ import annotations
+
+from ztdpu.control import leases
+from ztdpu.control.fleet import Fleet
+from ztdpu.model.administration import (
+    BlastRadius,
+    DevicePolicy,
+    EndpointStatus,
+    TenantKey,
+    TenantStatus,
+)
+from ztdpu.model.device import DeviceStatus
+from ztdpu.model.endpoint import Endpoint
+
+
+def view_device(fleet: Fleet, device: str) -> DeviceStatus:
+    """One device. NotFoundError for a name that policy does not have."""
+    record, now = fleet.record(device), fleet.now()
+    document, connection = fleet.desired.cluster.devices[device], fleet.hub.get(device)
+    tables = fleet.desired.tables[device]
+    lease_ms = leases.lease_ms(record, now)
+    state = leases.expire(record, now).state
+    applied = connection.applied_revision if connection else b""
+    tenants = {network.network_id.hex(): tenant for tenant, network in fleet.desired.networks.items()}
+    epochs = connection.key_epochs if connection else {}
+    return DeviceStatus(
+        name=device,
+        state=state,
+        since_unix_ms=record.since_unix_ms,
+        reason=record.reason,
+        ready=bool(connection and connection.ready and lease_ms and applied == tables.revision),
+        tier=record.tier,
+        lease_s=lease_ms / 1000,
+        generation_wanted=fleet.config_generation.get(device, 0),
+        generation_applied=connection.applied_generation if connection else 0,
+        key_epochs={tenants[n]: epoch for n, epoch in sorted(epochs.items()) if n in tenants},
+        underlay_address=str(document.spec.underlay.address),
+        profile=document.spec.profile,
+        device_id_sha256=record.device_id_sha256.hex(),
+        boot_counter=record.boot_counter,
+        version=record.version,
+        connected=connection is not None,
+        waiting_for=connection.waiting_for if connection else "no connection to control",
+        revision_wanted=tables.revision.hex(),
+        revision_applied=applied.hex(),
+        binding_sha256=record.binding_sha256.hex(),
+        tenants=fleet.desired.tenants_on(device),
+        packets_by_reason=dict(connection.packets_by_reason) if connection else {},
+        sealed_packets=connection.sealed_packets if connection else 0,
+        opened_packets=connection.opened_packets if connection else 0,
+    )
+
+
+def view_blast_radius(fleet: Fleet, device: str) -> BlastRadius:
+    """Who loses something when the device goes dark."""
+    endpoints = tuple(e.name for e in fleet.desired.cluster.endpoints.values() if e.device == device)
+    return BlastRadius(
+        endpoints=endpoints, tenants=fleet.desired.tenants_on(device), peers=fleet.desired.peers_of(device)
+    )
+
+
+def view_tenant(fleet: Fleet, tenant: str) -> TenantStatus:
+    """One tenant of the policy in force."""
+    network = fleet.desired.networks.get(tenant)
+    epoch = fleet.epochs.get(network.network_id) if network else None
+    endpoints = fleet.desired.cluster.endpoints_of(tenant)
+    return TenantStatus(
+        name=tenant,
+        network_id=network.network_id.hex() if network else "",
+        network_generation=network.generation if network else 0,
+        key_epoch=epoch.key.epoch if epoch else 0,
+        endpoints=tuple(e.name for e in endpoints),
+        devices=tuple(sorted({e.device for e in endpoints})),
+    )
+
+
+def view_endpoint(fleet: Fleet, endpoint: Endpoint) -> EndpointStatus:
+    """One endpoint."""
+    return EndpointStatus(
+        name=endpoint.name,
+        tenant=endpoint.tenant,
+        device=endpoint.device,
+        addresses=tuple(str(address) for address in endpoint.addresses),
+        labels=dict(endpoint.labels),
+        device_state=str(leases.expire(fleet.record(endpoint.device), fleet.now()).state),
+        endpoint_id=endpoint.endpoint_id,
+    )
+
+
+def view_keys(fleet: Fleet) -> tuple[TenantKey, ...]:
+    """Current epochs and who uses them."""
+    return tuple(
+        TenantKey(
+            tenant=epoch.network.tenant,
+            network_id=epoch.network.network_id.hex(),
+            network_generation=epoch.network.generation,
+            epoch=epoch.key.epoch,
+            created_unix_ms=epoch.created_unix_ms,
+            cause=epoch.cause,
+            devices_current=tuple(d for d, current in users if current),
+            devices_behind=tuple(d for d, current in users if not current),
+        )
+        for epoch in fleet.epochs.list()
+        for users in [_users(fleet, epoch.network.tenant, epoch.network.network_id.hex(), epoch.key.epoch)]
+    )
+
+
+def _users(fleet: Fleet, tenant: str, network_id: str, epoch: int) -> list[tuple[str, bool]]:
+    """(leased device, whether it says that it uses the epoch)."""
+    devices = sorted({e.device for e in fleet.desired.cluster.endpoints_of(tenant)})
+    leased = [(name, fleet.hub.get(name)) for name in devices if fleet.is_leased(name)]
+    return [(name, bool(c and c.key_epochs.get(network_id) == epoch)) for name, c in leased]
+
+
+def view_device_policy(fleet: Fleet, device: str) -> DevicePolicy:
+    """What a device should enforce and does."""
+    status = view_device(fleet, device)
+    return DevicePolicy(
+        device=device,
+        revision_wanted=status.revision_wanted,
+        revision_applied=status.revision_applied,
+        generation_wanted=status.generation_wanted,
+        generation_applied=status.generation_applied,
+    )

@@ -1,0 +1,1 @@
+"""Everything about gRPC that both ends share: channels, error mapping, conversion of messages, the admin client."""

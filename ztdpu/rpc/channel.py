@@ -1,0 +1,69 @@
+"""How processes of ztdpu reach control: UNIX socket for local admins, mutual TLS for remote ones.
+
+The name checked in control's certificate is always `control.TRUSTDOMAIN`; targets are addresses. Used by
+`rpc.client`; agents have channels of their own (asyncio), with the same options.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from ztdpu.errors import ConfigurationError, UsageError
+
+ADMIN_MESSAGE_LIMIT_OCTETS: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """What a remote admin shows and believes; PEM files."""
+
+    trust_domain: str
+    bundle: Path
+    certificate: Path
+    key: Path
+
+
+def open_channel(server: str, *, tls: TlsFiles | None = None) -> grpc.Channel:
+    """Open a channel to `server`: a path (or `unix:PATH`), or ADDRESS:PORT with `tls`.
+
+    Raises:
+        UsageError: an address without TLS files.
+        ConfigurationError: a TLS file cannot be read.
+
+    """
+    options: list[tuple[str, str | int]] = [
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.enable_retries", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.max_receive_message_length", ADMIN_MESSAGE_LIMIT_OCTETS),
+    ]
+    if server.startswith(("/", "unix:", "./")):
+        path = str(Path(server.removeprefix("unix://").removeprefix("unix:")).absolute())
+        return grpc.insecure_channel(f"unix:{path}", options=[*options, ("grpc.default_authority", "localhost")])
+    if tls is None:
+        raise UsageError(
+            f"{server} is not a UNIX socket, and TLS files are missing",
+            remedy="give the path of the admin socket, or ZTDPU_TLS_DIR with bundle.pem, svid.pem, svid.key",
+        )
+    name = f"control.{tls.trust_domain}"
+    credentials = grpc.ssl_channel_credentials(
+        root_certificates=_read(tls.bundle), private_key=_read(tls.key), certificate_chain=_read(tls.certificate)
+    )
+    return grpc.secure_channel(
+        server,
+        credentials,
+        options=[*options, ("grpc.ssl_target_name_override", name), ("grpc.default_authority", name)],
+    )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot read {path}: {error.strerror}", remedy="mend the path or the rights"
+        ) from error

@@ -1,0 +1,35 @@
+"""What an agent signs to prove that it holds its keys, as octets: made by the agent, verified by control.
+
+Both ends call these functions, so they cannot differ. No key and no I/O here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+POSSESSION_LABEL: Final = b"ztdpu/v1/possession\0"
+LEASE_REQUEST_LABEL: Final = b"ztdpu/v1/lease-request\0"
+
+
+def possession_octets(*, nonce: bytes, binding_sha256: bytes) -> bytes:
+    """Signed by the TLS key and by the offer key: whoever answered this nonce holds what the binding names."""
+    return POSSESSION_LABEL + nonce + binding_sha256
+
+
+def lease_request_octets(
+    *, device: str, binding_sha256: bytes, applied_generation: int, kem_public_key: bytes
+) -> bytes:
+    """Signed by the bound offer key.
+
+    Without it a relay could show the real device's measurements and have epoch keys sealed to a KEM key of its own.
+    """
+    return b"".join(
+        (
+            LEASE_REQUEST_LABEL,
+            hashlib.sha256(device.encode()).digest(),
+            binding_sha256,
+            applied_generation.to_bytes(8, "big"),
+            hashlib.sha256(kem_public_key).digest(),
+        )
+    )
