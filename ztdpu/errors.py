@@ -223,3 +223,9 @@ class LeaseError(RefusedError):
     """There is no lease, or it ended."""
 
     code = "lease"
+
+
+class EpochKeyError(RefusedError):
+    """Sealed epoch keys do not open with this key and context, or are malformed."""
+
+    code = "epoch-key"

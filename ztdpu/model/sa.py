@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 
@@ -40,7 +40,7 @@ class SaGrant:
     lane: int
     psp_version: PspVersion
     spi: int
-    key: bytes
+    key: bytes = field(repr=False)
     """16 or 32 octets by version."""
     ttl_s: int
     soft_limit_octets: int
