@@ -57,7 +57,13 @@ _IPV4_SUSPECT: Final = frozenset({0, 127, 169, *range(224, 256)})
 _IPV6_SUSPECT: Final = frozenset({0x00, 0xFE, 0xFF})
 _IPV4_BROADCAST: Final = b"\xff\xff\xff\xff"
 
-_ECHO_MARKS: Final = {8: ECHO_REQUEST_MARK, 128: ECHO_REQUEST_MARK, 0: ECHO_REPLY_MARK, 129: ECHO_REPLY_MARK}
+_ECHO_MARKS: Final = {
+    (ICMP, 8, 0): ECHO_REQUEST_MARK,
+    (ICMP, 0, 0): ECHO_REPLY_MARK,
+    (ICMPV6, 128, 0): ECHO_REQUEST_MARK,
+    (ICMPV6, 129, 0): ECHO_REPLY_MARK,
+}
+"""By protocol, type and code."""
 
 
 class Packet:
@@ -248,18 +254,21 @@ def _parse_datagram(packet: Packet, key: bytes, word: int) -> Reason | None:
         return Reason.MALFORMED
     packet.payload_offset = ip_octets + 8
     packet.flags = 0
-    if protocol == UDP:
-        # A datagram shorter than its IP payload hides octets behind it (RFC 9868 uses them); nothing may hide here.
-        if word >> 16 != packet.octets - ip_octets:
-            return Reason.MALFORMED
-        packet.key = key + UDP_MARK
-        return None
-    kind = packet.icmp_type = key[-4]
+    # A datagram shorter than its IP payload hides octets behind it (RFC 9868 uses them); nothing may hide here.
+    if protocol == UDP and word >> 16 != packet.octets - ip_octets:
+        return Reason.MALFORMED
+    packet.icmp_type = key[-4]
     packet.icmp_code = key[-3]
-    mark = _ECHO_MARKS.get(kind)
-    is_echo = mark is not None and packet.icmp_code == 0 and (kind >= 128) == (protocol == ICMPV6)
-    packet.key = b"".join((key[:-4], word.to_bytes(4)[:2], mark, b"\0\0")) if is_echo and mark else key[:-4]
+    packet.key = datagram_key(protocol, key, word)
     return None
+
+
+def datagram_key(protocol: int, key: bytes, word: int) -> bytes:
+    """Return the flow key of UDP, ICMP or ICMPv6 from what stands where TCP has its ports and sequence number."""
+    if protocol == UDP:
+        return key + UDP_MARK
+    mark = _ECHO_MARKS.get((protocol, key[-4], key[-3]))
+    return b"".join((key[:-4], word.to_bytes(4)[:2], mark, b"\0\0")) if mark else key[:-4]
 
 
 def _judge_ipv4(source: bytes, destination: bytes) -> Reason | None:
