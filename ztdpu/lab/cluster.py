@@ -1,11 +1,11 @@
-"""Bring a lab up, say how it stands, take it down.
+"""Bring a lab up and take it down.
 
-    up    sweep what a crash left -> plan -> record -> directories, secrets, start-up files
-          -> namespaces and holders -> cables -> factory, control, agents -> wait until all are ready
+    up    sweep what a crash left -> plan -> record -> directories, secrets, start-up files -> control
+          -> namespaces and holders -> cables -> factory -> join tokens -> agents -> all are ready
     down  end every process of the lab -> take the names away -> delete the state directory
 
-Called by `ztdpu lab`, the demo and the tests. Forks while it is small: grpc is imported only after the
-last process has been started.
+Called by `ztdpu lab`, the demo and the tests. Forks only while it is small: grpc is imported (by
+`readiness`) after the last fork; agents are started by their own first process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -45,7 +45,7 @@ from ztdpu.lab.manufacture import (
     manufacture,
     write_start_up_files,
 )
-from ztdpu.lab.record import LabRecord, read_record
+from ztdpu.lab.record import LabRecord, read_record, tail
 from ztdpu.lab.view import Bind, View, hosts_file
 
 Progress = Callable[[str], None]
@@ -71,10 +71,11 @@ def start_lab(
     lease_s: float = 60,
     progress: Progress = silent,
 ) -> LabRecord:
-    """Build the lab and start its processes; returns before the devices are attested (see `readiness`).
+    """Build the lab; returns when every device is attested and ready.
 
-    `strangers` are devices without endpoints whose agents are not started; `altered` have other firmware than
-    they shipped with. Raises UsageError, PolicyRefusedError, StateError (a lab is up), MachineError.
+    `strangers` are devices without endpoints, with a join token but without a running agent; `altered` have other
+    firmware than they shipped with. Raises UsageError, PolicyRefusedError, StateError (a lab is up), MachineError
+    (something did not start: says what, and shows the end of its log); nothing is left behind then.
     """
     require_root()
     state = state.absolute()
@@ -94,7 +95,10 @@ def start_lab(
             _refuse_foreign_names(plan)
             record = LabRecord(plan=plan)
             record.write()
-            _build(record, strangers, altered, interval_s, lease_s, progress)
+            progress("manufacturing devices")
+            _prepare(plan, altered=altered, interval_s=interval_s, lease_s=lease_s)
+            inhabitants = _build(record, progress)
+            _admit(record, inhabitants, strangers, progress)
         except BaseException:
             _clear(state)
             _forget(state)
@@ -102,21 +106,18 @@ def start_lab(
     return record
 
 
-def _build(
-    record: LabRecord,
-    strangers: Collection[str],
-    altered: Collection[str],
-    interval_s: float,
-    lease_s: float,
-    progress: Progress,
-) -> None:
-    plan = record.plan
-    progress("manufacturing devices")
+def _prepare(plan: LabPlan, *, altered: Collection[str], interval_s: float, lease_s: float) -> None:
     make_directories(plan)
     manufacture(plan, altered=altered)
     write_start_up_files(plan, interval_s=interval_s, lease_s=lease_s)
     _make_authority(plan)
     _compile_programs()
+
+
+def _build(record: LabRecord, progress: Progress) -> dict[str, Inhabitant]:
+    """Start control, then make everything else while it starts."""
+    plan = record.plan
+    progress("starting control")
     _make_places(plan)
     plug_in_control(plan)
     _start_control(record)
@@ -125,12 +126,26 @@ def _build(
     progress("plugging in")
     plug_in_devices(plan)
     _start_factory(record)
-    progress("starting agents")
-    for device in plan.devices:
-        if device.name not in strangers:
-            start_agent(record, inhabitants[device.name])
-    for inhabitant in inhabitants.values():
-        inhabitant.orders.close()
+    return inhabitants
+
+
+def _admit(
+    record: LabRecord, inhabitants: Mapping[str, Inhabitant], strangers: Collection[str], progress: Progress
+) -> None:
+    """Give every device its join token, start the agents, wait until all are ready."""
+    from ztdpu.lab import readiness  # the last fork is behind us: grpc may come
+
+    wanted = [device.name for device in record.plan.devices if device.name not in strangers]
+    with readiness.connected(record, progress) as control:
+        for device in record.plan.devices:
+            readiness.give_token(record, control, device)
+        progress("starting agents")
+        for name in wanted:
+            start_agent(record, inhabitants[name])
+        for inhabitant in inhabitants.values():
+            inhabitant.orders.close()
+        readiness.wait_ready(record, control, wanted, progress)
+    record.complete = True
     record.write()
 
 
@@ -354,12 +369,3 @@ def _forget(state: Path) -> None:
         state.rmdir()
         if state.parent == DEFAULT_STATE.parent:
             state.parent.rmdir()
-
-
-def tail(log: Path, *, lines: int = 12) -> str:
-    """Return the last lines of a log, indented; empty when there is none."""
-    try:
-        text = log.read_text(errors="replace")
-    except OSError:
-        return ""
-    return "\n".join(f"    {line}" for line in text.splitlines()[-lines:])

@@ -64,3 +64,12 @@ def require_record(state: Path) -> LabRecord:
     if record is None:
         raise StateError(f"no lab in {state}", remedy="ztdpu lab up (or name its directory with --state)")
     return record
+
+
+def tail(log: Path, *, lines: int = 12) -> str:
+    """Return the last lines of a log, indented; empty when there is none."""
+    try:
+        text = log.read_text(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(f"    {line}" for line in text.splitlines()[-lines:])
