@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+import cbor2
 import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -29,8 +30,9 @@ from ztdpu.agent.configuration import AgentSpec
 from ztdpu.agent.control_channel import enrolment_channel
 from ztdpu.agent.own_keys import OwnKeys, generate_own_keys, make_csr, prove_possession, sign_lease_request
 from ztdpu.agent.supervisor import Doors
-from ztdpu.errors import RefusedError, StateError, UnreachableError
+from ztdpu.errors import RefusedError, UnreachableError
 from ztdpu.trust.binding import TTL_LIMIT_S, BindRequest, binding_sha256
+from ztdpu.trust.root import decode_bind_answer, encode_bind_request
 from ztdpu.v1 import attestation_pb2, attestation_pb2_grpc
 
 STEP_LIMIT: Final = 64
@@ -43,6 +45,10 @@ REFUSING_CODES: Final = frozenset(
         grpc.StatusCode.NOT_FOUND,
     }
 )
+
+
+class DeniedError(RefusedError):
+    """Control closed the stream with a refusal: no lease, no identity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +65,12 @@ class Identity:
     def binding_sha256(self) -> bytes:
         """Name of the binding."""
         return binding_sha256(self.binding)
+
+    @property
+    def ueid(self) -> bytes:
+        """UEID of this device as its own root of trust put it into the binding."""
+        _, body, _ = cbor2.loads(self.binding)
+        return bytes(cbor2.loads(body)[2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +117,8 @@ class Attester:
     async def attest(self, *, applied_generation: int, kem_public_key: bytes, afresh: bool) -> Answer:
         """Run one attestation; `afresh` asks for a new binding, as an agent that holds no SA with anybody.
 
-        Raises UnreachableError when control or the root of trust does not answer, RefusedError when control closes
-        the stream with a refusal (or speaks out of turn).
+        Raises UnreachableError when control or the root of trust does not answer, DeniedError when control closes
+        the stream with a refusal, RefusedError when it speaks out of turn or the device's own answer is unusable.
         """
         name = binding_sha256(self._binding) if self._binding and not afresh else b""
         lease = attestation_pb2.LeaseRequest(
@@ -126,9 +138,10 @@ class Attester:
             self._spec.control.enrolment, trust_domain=self._spec.trust_domain, bundle_pem=self._bundle_pem
         )
         async with channel:
-            call = attestation_pb2_grpc.AttestationServiceStub(channel).Attest()  # type: ignore[no-untyped-call]
+            call = attestation_pb2_grpc.AttestationServiceStub(channel).Attest()
             try:
-                return await self._converse(call, begin)
+                async with door.Visit(self._doors.spdm_socket) as session:
+                    return await self._converse(call, begin, session)
             except aio.AioRpcError as error:
                 raise translate(error, self._spec.control.enrolment) from error
             except asyncio.InvalidStateError:
@@ -140,6 +153,7 @@ class Attester:
         self,
         call: aio.StreamStreamCall[attestation_pb2.AttestRequest, attestation_pb2.AttestResponse],
         begin: attestation_pb2.AttestBegin,
+        session: door.Visit,
     ) -> Answer:
         keys, offered = self._keys, b""
         await call.write(attestation_pb2.AttestRequest(begin=begin))
@@ -149,7 +163,7 @@ class Attester:
                 raise UnreachableError("control ended the stream early", remedy="it is tried again by itself")
             match response.WhichOneof("step"):
                 case "spdm":
-                    answer, _ = await door.ask(self._doors.spdm_socket, response.spdm)
+                    answer, _ = await session.ask(response.spdm)
                     await call.write(attestation_pb2.AttestRequest(spdm=answer))
                 case "bind":
                     offered = await self._bind(keys, response.bind.nonce)
@@ -169,8 +183,8 @@ class Attester:
             ttl_s=TTL_LIMIT_S,
             agent_digest=agent_digest(),
         )
-        envelope, _ = await door.ask(self._doors.binding_socket, encode_bind_request(request))
-        return envelope
+        answer, _ = await door.ask(self._doors.binding_socket, encode_bind_request(request))
+        return decode_bind_answer(answer)
 
     def _binding_answer(self, keys: OwnKeys, envelope: bytes, nonce: bytes) -> attestation_pb2.AttestRequest:
         name = binding_sha256(envelope)
@@ -206,11 +220,11 @@ class Attester:
         )
 
 
-def translate(error: aio.AioRpcError, target: str) -> RefusedError | UnreachableError | StateError:
+def translate(error: aio.AioRpcError, target: str) -> DeniedError | UnreachableError:
     """Say in our words how an RPC to control failed."""
     detail = f"{error.code().name.lower()}: {error.details() or 'no details'}"
     if error.code() in REFUSING_CODES:
-        return RefusedError(detail, remedy="`ztdpu device show` at control says why")
+        return DeniedError(detail, remedy="`ztdpu device show` at control says why")
     return UnreachableError(f"control at {target}: {detail}", remedy="it is tried again by itself")
 
 

@@ -59,6 +59,8 @@ class RootOfTrustSection(_Strict):
 
     secrets_file: Path
     profile: str
+    fault: Literal["firmware-altered"] | None = None
+    """Boot with a fault, to see it refused. Emulation only."""
 
 
 class VirtualFunctionsSection(_Strict):

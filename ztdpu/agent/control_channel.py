@@ -36,9 +36,7 @@ def enrolment_channel(target: str, *, trust_domain: str, bundle_pem: bytes) -> a
     return aio.secure_channel(target, credentials, options=_options(trust_domain))
 
 
-def main_channel(
-    target: str, *, trust_domain: str, bundle_pem: bytes, keys: OwnKeys, svid_pem: bytes
-) -> aio.Channel:
+def main_channel(target: str, *, trust_domain: str, bundle_pem: bytes, keys: OwnKeys, svid_pem: bytes) -> aio.Channel:
     """Open a channel on which both sides are authenticated."""
     credentials = grpc.ssl_channel_credentials(
         root_certificates=bundle_pem, private_key=keys.tls_key_pem, certificate_chain=svid_pem

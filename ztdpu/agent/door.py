@@ -1,18 +1,18 @@
-"""One question, one answer over a SOCK_SEQPACKET UNIX socket, with descriptors: the asyncio side of a door.
+"""Questions and answers over a SOCK_SEQPACKET UNIX socket, with descriptors: the asyncio side of a door.
 
-The agent knocks on three: the root of trust's SPDM and binding doors and the virtual function factory.
-Owns nothing between two questions: each opens a connection of its own, so a process that restarted behind
-the path is simply reached again.
+The agent knocks on three: the root of trust's SPDM and binding doors and the virtual function factory. A `Visit`
+is one connection (at the SPDM door: one session); `ask` is a visit with a single question.
 """
 
 from __future__ import annotations
 
 import array
 import asyncio
+import errno
 import os
 import socket
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from ztdpu.errors import UnreachableError
 
@@ -20,38 +20,64 @@ DATAGRAM_LIMIT_OCTETS: Final = 128 * 1024
 DESCRIPTORS_LIMIT: Final = 4
 
 
-async def ask(path: Path, question: bytes, *, timeout_s: float = 5.0) -> tuple[bytes, list[int]]:
-    """Send `question`, return the answer and the descriptors that came with it (the caller closes them).
+class Visit:
+    """One connection. Use as `async with Visit(path) as visit: await visit.ask(question)`."""
 
-    Raises UnreachableError when nobody listens, the other side hangs up, or `timeout_s` passes.
-    """
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await _ask(path, question)
-    except (OSError, TimeoutError) as error:
-        cause = error.strerror if isinstance(error, OSError) and error.strerror else "no answer in time"
-        raise UnreachableError(f"{path}: {cause}", remedy="look whether the process behind this socket runs") from error
+    def __init__(self, path: Path, *, timeout_s: float = 5.0) -> None:
+        """`timeout_s` bounds connecting and each question."""
+        self._path = path
+        self._timeout_s = timeout_s
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        self._connection.setblocking(False)
 
+    async def __aenter__(self) -> Self:
+        """Connect. Raises UnreachableError when nobody listens."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await asyncio.get_running_loop().sock_connect(self._connection, str(self._path))
+        except (OSError, TimeoutError) as error:
+            self._connection.close()
+            raise self._unreachable(error) from error
+        return self
 
-async def _ask(path: Path, question: bytes) -> tuple[bytes, list[int]]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
-        connection.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(connection, str(path))
-        connection.sendmsg([question])
-        await _readable(connection)
-        answer, descriptors = receive(connection)
+    async def __aexit__(self, *_: object) -> None:
+        """Hang up."""
+        self._connection.close()
+
+    async def ask(self, question: bytes) -> tuple[bytes, list[int]]:
+        """Send `question`, return the answer and the descriptors that came with it (the caller closes them).
+
+        Raises UnreachableError when the other side hangs up or does not answer in time.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                self._connection.sendmsg([question])
+                await _readable(self._connection)
+                answer, descriptors = receive(self._connection)
+        except (OSError, TimeoutError) as error:
+            raise self._unreachable(error) from error
         if not answer:
             close_all(descriptors)
-            raise ConnectionResetError(104, "hung up")
+            raise self._unreachable(ConnectionResetError(errno.ECONNRESET, "hung up"))
         return answer, descriptors
+
+    def _unreachable(self, error: OSError | TimeoutError) -> UnreachableError:
+        cause = "no answer in time" if isinstance(error, TimeoutError) or not error.strerror else error.strerror
+        return UnreachableError(f"{self._path}: {cause}", remedy="look whether the process behind this socket runs")
+
+
+async def ask(path: Path, question: bytes, *, timeout_s: float = 5.0) -> tuple[bytes, list[int]]:
+    """Visit `path` for one question; see `Visit.ask`."""
+    async with Visit(path, timeout_s=timeout_s) as visit:
+        return await visit.ask(question)
 
 
 async def _readable(connection: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    arrived = loop.create_future()
-    loop.add_reader(connection, lambda: arrived.done() or arrived.set_result(None))
+    arrived = asyncio.Event()
+    loop.add_reader(connection, arrived.set)
     try:
-        await arrived
+        await arrived.wait()
     finally:
         loop.remove_reader(connection)
 
@@ -66,7 +92,7 @@ def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
             descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         close_all(list(descriptors))
-        raise OSError(90, "datagram too long")
+        raise OSError(errno.EMSGSIZE, "datagram too long")
     return datagram, list(descriptors)
 
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -26,7 +26,10 @@ from ztdpu.agent.mailbox_channel import MailboxChannel
 from ztdpu.agent.own_keys import generate_kem_key
 from ztdpu.errors import ExchangeError, StateError
 from ztdpu.keys.epoch import EpochKey
-from ztdpu.keys.exchange import Activate, Allocate, Exchange, Hint, Install, Party, Peer, Resend
+from ztdpu.keys.events import Activate, Allocate, Hint, Install, Resend
+from ztdpu.keys.exchange import Exchange
+from ztdpu.keys.messages import Party
+from ztdpu.keys.parties import Peer
 from ztdpu.model.sa import PspVersion, SaGrant, SaUse, SaWant
 from ztdpu.packet.tables import NetworkTable
 
@@ -57,8 +60,6 @@ class _PeerState:
     """What we know of one peer's SAs."""
 
     peer: Peer
-    shared: Set[bytes]
-    """Networks that both of us take part in."""
     installed: set[Use]
     wanted: set[Use]
     """To ask for although it may be installed: the worker or the peer said so."""
@@ -67,7 +68,7 @@ class _PeerState:
 
 
 class ExchangeShell:
-    """One per daemon; `renew` gives it a fresh machine for every worker instance or binding."""
+    """One per daemon; `renew` tells it as whom to speak."""
 
     def __init__(
         self,
@@ -92,16 +93,17 @@ class ExchangeShell:
     # --- what the daemon tells ---
 
     def renew(self, me: Party, offer_key: ec.EllipticCurvePrivateKey) -> None:
-        """Start a fresh machine as `me`; peers, epoch keys and generations carry over, outstanding requests do not."""
-        machine = Exchange(trust_domain=self._trust_domain, me=me, offer_key=offer_key)
-        machine.set_generation(self._generation)
-        machine.set_revocation_generation(self._revocation_generation)
-        for key in self._epoch_keys.values():
-            machine.set_epoch_key(key.network_id, key.network_generation, key.epoch, key.key)
-        for state in self._peers.values():
-            machine.set_peer(state.peer)
-            state.outstanding = None
-        self._machine = machine
+        """Speak as `me` from now on; a new worker instance voids what is under way, a new binding does not."""
+        if self._machine is None:
+            self._machine = Exchange(trust_domain=self._trust_domain, me=me, offer_key=offer_key)
+            self._machine.set_generation(self._generation)
+            self._machine.set_revocation_generation(self._revocation_generation)
+            for key in self._epoch_keys.values():
+                self._machine.set_epoch_key(key.network_id, key.network_generation, key.epoch, key.key)
+            for state in self._peers.values():
+                self._machine.set_peer(state.peer)
+        else:
+            self._machine.set_me(me, offer_key, now_s=_now_s())
         self._awake.set()
 
     def set_generation(self, generation: int) -> None:
@@ -120,37 +122,50 @@ class ExchangeShell:
     def set_networks(self, networks: Sequence[NetworkTable]) -> None:
         """Take the networks of the tables in force."""
         self._networks = {network.network_id: network for network in networks}
+        for network_id in [one for one in self._epoch_keys if one not in self._networks]:
+            del self._epoch_keys[network_id]
+            if self._machine is not None:
+                self._machine.remove_network(network_id)
         self._awake.set()
 
-    def set_epoch_keys(self, keys: Sequence[EpochKey]) -> None:
-        """Take epoch keys; networks not named keep theirs."""
+    def set_epoch_keys(self, keys: Sequence[EpochKey], *, after_revocation: bool = False) -> None:
+        """Take epoch keys; networks not named keep theirs. After a revocation the epochs before end at once."""
+        grace_s = None if after_revocation else _now_s()
         for key in keys:
             known = self._epoch_keys.get(key.network_id)
             if known is not None and (known.network_generation, known.epoch) > (key.network_generation, key.epoch):
                 continue
             self._epoch_keys[key.network_id] = key
             if self._machine is not None:
-                self._machine.set_epoch_key(key.network_id, key.network_generation, key.epoch, key.key)
+                self._machine.set_epoch_key(key.network_id, key.network_generation, key.epoch, key.key, now_s=grace_s)
         self._awake.set()
 
-    def set_peers(self, peers: Mapping[str, tuple[Peer, Set[bytes]]]) -> list[str]:
-        """Take the live peers and what each shares with us. Returns those that are gone or are another party now."""
-        gone = [name for name in self._peers if name not in peers]
-        for name in gone:
+    def clear_epoch_keys(self) -> None:
+        """The lease ended: nothing is offered or taken until keys come with a new one."""
+        self._epoch_keys.clear()
+        if self._machine is not None:
+            self._machine.clear_epoch_keys()
+
+    def set_peers(self, peers: Mapping[str, Peer]) -> list[str]:
+        """Take the live peers. Returns those whose SAs end: gone, or with another worker than before."""
+        ended = [name for name in self._peers if name not in peers]
+        for name in ended:
             self.remove_peer(name)
-        for name, (peer, shared) in peers.items():
+        for name, peer in peers.items():
             known = self._peers.get(name)
-            if known is not None and known.peer.party == peer.party:
-                known.shared = shared
-                continue
-            if known is not None and known.peer.party.instance != peer.party.instance:
-                gone.append(name)
-            kept = known.installed if known is not None and name not in gone else set()
-            self._peers[name] = _PeerState(peer, shared, kept, set())
             if self._machine is not None:
-                self._machine.set_peer(peer)
+                self._machine.set_peer(peer, now_s=_now_s())
+            if known is None:
+                self._peers[name] = _PeerState(peer, set(), set())
+            elif known.peer.party.instance != peer.party.instance:
+                ended.append(name)
+                self._peers[name] = _PeerState(peer, set(), set())
+            else:
+                if known.peer.offer_public_key.public_numbers() != peer.offer_public_key.public_numbers():
+                    known.outstanding = None
+                known.peer = peer
         self._awake.set()
-        return gone
+        return ended
 
     def remove_peer(self, device: str) -> None:
         """Forget a peer that is no longer live."""
@@ -170,7 +185,7 @@ class ExchangeShell:
     def want(self, device: str, network_id: bytes, use: int) -> None:
         """Ask for one SA (again): packets wait for it, or the one in use is near its end."""
         state = self._peers.get(device)
-        if state is not None and network_id in state.shared:
+        if state is not None and network_id in state.peer.networks:
             state.wanted.add((network_id, use))
             self._awake.set()
 
@@ -191,12 +206,17 @@ class ExchangeShell:
         """Epoch in use by network id in hexadecimal."""
         return {network_id.hex(): key.epoch for network_id, key in self._epoch_keys.items()}
 
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Live peers."""
+        return tuple(self._peers)
+
     def missing(self) -> list[tuple[str, bytes]]:
         """Peers and networks without a send SA, in order of name."""
         return [
             (name, network_id)
             for name, state in sorted(self._peers.items())
-            for network_id in sorted(state.shared)
+            for network_id in sorted(state.peer.networks)
             if network_id in self._networks and (network_id, SaUse.DATAGRAM) not in state.installed
         ]
 
@@ -237,7 +257,7 @@ class ExchangeShell:
         return max(next_s - now_s, 0.01)
 
     def _uses_to_ask(self, state: _PeerState) -> list[Use]:
-        ahead = {(network_id, int(SaUse.DATAGRAM)) for network_id in state.shared}
+        ahead = {(network_id, int(SaUse.DATAGRAM)) for network_id in state.peer.networks}
         wanted = (ahead - state.installed) | state.wanted
         return sorted(use for use in wanted if use[0] in self._networks and use[0] in self._epoch_keys)[:64]
 
@@ -288,15 +308,21 @@ class ExchangeShell:
                     self._hinted(event)
         except ExchangeError as error:
             warn("exchange-refused", peer=device, cause=error.message)
-        except StateError as error:
-            log("exchange-interrupted", peer=device, cause=error.message)
+        except (StateError, ValueError) as error:
+            log("exchange-interrupted", peer=device, cause=str(error))
 
     async def _allocate(self, machine: Exchange, event: Allocate) -> None:
-        state = self._peers.get(event.device)
-        if state is None or any(want.network_id not in state.shared for want in event.wants):
-            raise ExchangeError("the peer does not take part in a network that it asks for")
+        try:
+            grants = await self._ask_for_grants(event)
+        except StateError:
+            machine.decline(event.request_hash)
+            raise
+        self._send(event.device, machine.offer(event.request_hash, grants, now_s=_now_s()))
+
+    async def _ask_for_grants(self, event: Allocate) -> list[SaGrant]:
+        """Have the worker pick SPIs and derive keys. Raises StateError when it does not."""
         channel = self._worker()
-        rows = [
+        rows: list[list[Any]] = [
             [want.network_id, int(want.use), want.lane, self._networks[want.network_id].psp_version]
             for want in event.wants
             if want.network_id in self._networks
@@ -304,10 +330,9 @@ class ExchangeShell:
         token = channel.next_token()
         question = mailbox.AllocateSas(token, event.device, rows)
         answer = await channel.ask(question, mailbox.SasAllocated, key=token)
-        grants = [_grant(row) for row in answer.grants]
-        if len(grants) != len(event.wants) or machine is not self._machine:
+        if len(answer.grants) != len(event.wants):
             raise StateError("the worker allocated nothing", remedy="it does so once it has tables and a lease")
-        self._send(event.device, machine.offer(event.request_hash, grants, now_s=_now_s()))
+        return [_grant(row) for row in answer.grants]
 
     async def _install(self, machine: Exchange, event: Install) -> None:
         channel = self._worker()
@@ -315,15 +340,14 @@ class ExchangeShell:
         question = mailbox.InstallSas(token, event.device, [_row(grant) for grant in event.grants])
         answer = await channel.ask(question, mailbox.SasInstalled, key=token)
         state = self._peers.get(event.device)
-        if state is None or machine is not self._machine:
+        if state is None:
             return
         for grant, spi in zip(event.grants, answer.spis, strict=False):
             if spi:
                 state.installed.add((grant.network_id, int(grant.use)))
                 state.wanted.discard((grant.network_id, int(grant.use)))
         state.outstanding = None
-        results = [0 if spi else 1 for spi in answer.spis]
-        self._send(event.device, machine.installed(event.offer_hash, results, now_s=_now_s()))
+        self._send(event.device, machine.installed(event.offer_hash, answer.spis, now_s=_now_s()))
         self._awake.set()
         self._on_change()
 
@@ -335,7 +359,7 @@ class ExchangeShell:
         if event.cause == "restart":
             state.installed.clear()
             self._on_change()
-        state.wanted |= {(network_id, int(SaUse.DATAGRAM)) for network_id in state.shared}
+        state.wanted |= {(network_id, int(SaUse.DATAGRAM)) for network_id in state.peer.networks}
         self._awake.set()
 
     def _worker(self) -> MailboxChannel:
@@ -349,34 +373,22 @@ def _now_s() -> float:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e9
 
 
-def _grant(row: Sequence[object]) -> SaGrant:
+def _grant(row: Sequence[Any]) -> SaGrant:
     network_id, use, lane, version, spi, key, ttl_s, soft_limit_octets = row
     return SaGrant(
-        network_id=_octets(network_id),
-        use=SaUse(_number(use)),
-        lane=_number(lane),
-        psp_version=PspVersion(_number(version)),
-        spi=_number(spi),
-        key=_octets(key),
-        ttl_s=_number(ttl_s),
-        soft_limit_octets=_number(soft_limit_octets),
+        network_id=network_id,
+        use=SaUse(use),
+        lane=lane,
+        psp_version=PspVersion(version),
+        spi=spi,
+        key=key,
+        ttl_s=ttl_s,
+        soft_limit_octets=soft_limit_octets,
     )
 
 
-def _row(grant: SaGrant) -> list[object]:
+def _row(grant: SaGrant) -> list[Any]:
     return [
         grant.network_id, int(grant.use), grant.lane, int(grant.psp_version),
         grant.spi, grant.key, grant.ttl_s, grant.soft_limit_octets,
     ]  # fmt: skip
-
-
-def _octets(value: object) -> bytes:
-    if not isinstance(value, bytes):
-        raise StateError("the worker's answer is not understood", remedy="restart the agent")
-    return value
-
-
-def _number(value: object) -> int:
-    if not isinstance(value, int):
-        raise StateError("the worker's answer is not understood", remedy="restart the agent")
-    return value

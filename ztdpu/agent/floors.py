@@ -7,7 +7,6 @@ memory of one run, a malformed one is refused by name. Called by `agent.daemon`.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -53,7 +52,7 @@ def raise_floors(
         path = state_dir / FILE_NAME
         fresh = path.with_suffix(".new")
         fresh.write_text(json.dumps(asdict(raised)) + "\n")
-        os.replace(fresh, path)
+        fresh.replace(path)
     return raised
 
 

@@ -71,7 +71,7 @@ class MailboxChannel:
 
         Raises StateError when the worker ends or does not answer in ANSWER_LIMIT_S.
         """
-        return cast(Answer, await self.ask_either(message, (answer,), key=key, descriptors=descriptors))
+        return cast("Answer", await self.ask_either(message, (answer,), key=key, descriptors=descriptors))
 
     async def ask_either(
         self,

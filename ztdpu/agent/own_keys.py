@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.hpke import MLKEM768X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from ztdpu.keys.kem import KemKey, kem_key_from_parts
 from ztdpu.rpc.possession import lease_request_octets, possession_octets
 
 
@@ -75,19 +75,19 @@ def sign_lease_request(
     return keys.offer_key.sign(octets, ec.ECDSA(SHA256()))
 
 
-def generate_kem_key() -> MLKEM768X25519PrivateKey:
+def generate_kem_key() -> KemKey:
     """Make a KEM key for one request."""
-    return MLKEM768X25519PrivateKey(MLKEM768PrivateKey.generate(), X25519PrivateKey.generate())
+    return kem_key_from_parts(MLKEM768PrivateKey.generate(), X25519PrivateKey.generate())
 
 
 class LeaseKemKeys:
     """KEM keys of lease requests: the one asked with now and those of the last two grants, newest first."""
 
     def __init__(self) -> None:
-        self._granted: deque[MLKEM768X25519PrivateKey] = deque(maxlen=2)
-        self._asked: MLKEM768X25519PrivateKey | None = None
+        self._granted: deque[KemKey] = deque(maxlen=2)
+        self._asked: KemKey | None = None
 
-    def ask(self) -> MLKEM768X25519PrivateKey:
+    def ask(self) -> KemKey:
         """Make the key for the next lease request."""
         self._asked = generate_kem_key()
         return self._asked
@@ -99,7 +99,7 @@ class LeaseKemKeys:
             self._asked = None
 
     @property
-    def candidates(self) -> tuple[MLKEM768X25519PrivateKey, ...]:
+    def candidates(self) -> tuple[KemKey, ...]:
         """Keys to try, newest first; the one asked with counts, since a push may overtake its grant."""
         asked = (self._asked,) if self._asked is not None else ()
         return (*asked, *self._granted)

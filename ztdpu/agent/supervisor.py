@@ -68,14 +68,14 @@ class Child:
     started_s: float
 
 
-def programs(*, state_dir: Path, secrets_file: Path, profile: str) -> Programs:
+def programs(*, state_dir: Path, secrets_file: Path, profile: str, fault: str | None = None) -> Programs:
     """Name the real programs."""
     doors = Doors(spdm_socket=state_dir / "spdm.sock", binding_socket=state_dir / "binding.sock")
     root = (
         sys.executable, "-m", "ztdpu.agent.root_of_trust",
         "--secrets", str(secrets_file), "--profile", profile,
         "--spdm-socket", str(doors.spdm_socket), "--binding-socket", str(doors.binding_socket),
-        "--parent-fd",
+        *(("--fault", fault) if fault else ()), "--parent-fd",
     )  # fmt: skip
     worker = (sys.executable, "-m", "ztdpu.agent.worker", "--mailbox-fd")
     return Programs(worker=worker, root_of_trust=root, doors=doors)
@@ -197,7 +197,7 @@ async def end(child: Child) -> int:
     except TimeoutError:
         _signal(child, signal.SIGKILL)
         await _ended(child)
-    result = os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED)
+    result = os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED)  # noqa: ASYNC222 - it ended, this only reaps
     os.close(child.pidfd)
     return result.si_status if result is not None else -1
 
@@ -205,11 +205,11 @@ async def end(child: Child) -> int:
 async def _ended(child: Child) -> None:
     """Return when the process is a zombie; reaping is left to `end`."""
     loop = asyncio.get_running_loop()
-    ended = loop.create_future()
+    ended = asyncio.Event()
     descriptor = os.dup(child.pidfd)
-    loop.add_reader(descriptor, lambda: ended.done() or ended.set_result(None))
+    loop.add_reader(descriptor, ended.set)
     try:
-        await ended
+        await ended.wait()
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)

@@ -113,7 +113,7 @@ class Uplink:
             svid_pem=identity.svid_pem,
         )
         async with channel:
-            call = agent_pb2_grpc.AgentServiceStub(channel).Connect()  # type: ignore[no-untyped-call]
+            call = agent_pb2_grpc.AgentServiceStub(channel).Connect()
             writer: asyncio.Task[None] | None = None
             try:
                 await call.write(agent_pb2.AgentMessage(hello=self._hello(identity)))

@@ -1,0 +1,261 @@
+"""What control says on the stream, message by message, and what this device knows because of it.
+
+| message     | what happens                                                                                          |
+|-------------|-------------------------------------------------------------------------------------------------------|
+| roster      | operator's signature, rising serial; peers and tables are judged again                                |
+| peers       | each verified on its own; who is gone or changed loses its SAs; the rest goes to the exchange         |
+| config      | checked against revision, generation and roster; to the worker; then virtual functions                |
+| sa          | to the exchange                                                                                       |
+| revocation  | worker deletes everything of that device, then newer epoch keys, then the acknowledgement             |
+| epoch_keys  | opened with the KEM keys of the last lease requests                                                   |
+| rotate      | to the worker                                                                                         |
+
+Called by `agent.daemon` and by `agent.uplink`, one message at a time, in the order control sent them. What is
+refused is logged and changes nothing: whatever was in force stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from ztdpu.agent import mailbox, tables_delivery
+from ztdpu.agent.configuration import AgentSpec
+from ztdpu.agent.exchange_shell import ExchangeShell
+from ztdpu.agent.floors import load_floors, raise_floors
+from ztdpu.agent.journal import log, warn
+from ztdpu.agent.mailbox_channel import MailboxChannel
+from ztdpu.agent.own_keys import LeaseKemKeys
+from ztdpu.agent.peer_book import PeerBook
+from ztdpu.agent.start_files import StartFiles
+from ztdpu.agent.tables_delivery import Delivery
+from ztdpu.agent.virtual_functions import VirtualFunctions
+from ztdpu.errors import RefusedError, RosterError, StateError, ZtdpuError
+from ztdpu.keys.epoch import EpochKey, open_epoch_keys
+from ztdpu.keys.kem import kem_public_octets
+from ztdpu.trust.roster import Roster, verify_roster
+from ztdpu.v1 import agent_pb2
+
+EPOCH_KEYS_LABEL = b"ztdpu/v1/epoch-keys\0"
+
+
+class Conversation:
+    """State that control's messages build up. One per daemon."""
+
+    def __init__(
+        self,
+        spec: AgentSpec,
+        files: StartFiles,
+        *,
+        channel: Callable[[], MailboxChannel | None],
+        exchange: ExchangeShell,
+        functions: VirtualFunctions,
+        kem_keys: LeaseKemKeys,
+        send: Callable[[agent_pb2.AgentMessage], bool],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._spec = spec
+        self._files = files
+        self._channel = channel
+        self._exchange = exchange
+        self._functions = functions
+        self._kem_keys = kem_keys
+        self._send = send
+        self._on_change = on_change
+        self._floors = load_floors(spec.state_dir)
+        self._book = PeerBook(spec, manufacturer_roots=files.manufacturer_roots)
+        self._roster: Roster | None = None
+        self._peers: agent_pb2.Peers | None = None
+        self._peers_received = datetime.now(UTC)
+        self._delivery: Delivery | None = None
+        """The newest tables that passed every check, whether a worker has them or not."""
+        self._in_force: Delivery | None = None
+        """What the present worker enforces."""
+        self._applying = asyncio.Lock()
+        """Control's message and a fresh worker may both want tables applied."""
+        self._seen_generation = 0
+        """Newest generation of peers and revocations that was carried out."""
+
+    # --- what the daemon asks and tells ---
+
+    @property
+    def applied_generation(self) -> int:
+        """Highest generation whose tables and revocations are carried out."""
+        return max(self._seen_generation, self._in_force.generation if self._in_force else 0)
+
+    @property
+    def applied_revision(self) -> bytes:
+        """Revision of the tables in force; empty before the first."""
+        return self._in_force.revision if self._in_force else b""
+
+    def missing(self) -> str:
+        """Name what control has yet to say, or the worker to apply; empty when nothing."""
+        if self._roster is None:
+            return "roster"
+        if self._delivery is None:
+            return "tables"
+        if self._in_force is not self._delivery:
+            return f"tables of generation {self._delivery.generation} in the worker"
+        if self._peers is None:
+            return "list of peers"
+        epochs = self._exchange.epochs
+        keyless = [one.tenant for one in self._delivery.tables.networks if one.network_id.hex() not in epochs]
+        return f"epoch key of {', '.join(sorted(keyless)[:8])}" if keyless else ""
+
+    async def set_ear_key(self, public_key: bytes) -> None:
+        """Take the key that signs attestation results, as control named it on the authenticated enrolment port."""
+        if self._book.set_ear_key(public_key):
+            await self._judge_peers()
+
+    def worker_gone(self) -> None:
+        """Nothing is in force any more."""
+        self._in_force = None
+
+    async def drop_peers(self) -> None:
+        """Delete every SA, as a device that starts: no lease runs."""
+        for device in self._exchange.devices:
+            await self._remove_at_worker(device)
+        self._exchange.forget_installed()
+
+    # --- what control says ---
+
+    async def take(self, message: agent_pb2.ControlMessage) -> None:
+        """Carry out one message."""
+        kind = message.WhichOneof("message")
+        try:
+            match kind:
+                case "roster":
+                    await self._take_roster(message.roster)
+                case "peers":
+                    await self._take_peers(message.peers)
+                case "config":
+                    await self._take_config(message.config)
+                case "sa":
+                    await self._exchange.receive(message.sa.device, message.sa.envelope)
+                case "revocation":
+                    await self._take_revocation(message.revocation)
+                case "epoch_keys":
+                    self.take_epoch_keys(message.epoch_keys.sealed)
+                case "rotate":
+                    self._tell_worker(mailbox.RotateMasterKey(message.rotate.force))
+                case _:
+                    warn("message-unknown")
+        except RefusedError as error:
+            warn("refused", message=str(kind), code=error.code, cause=error.message)
+        except ZtdpuError as error:
+            warn("not-carried-out", message=str(kind), cause=error.message)
+        self._on_change()
+
+    async def _take_roster(self, message: agent_pb2.Roster) -> None:
+        roster = verify_roster(
+            message.roster,
+            message.signature.decode("ascii", "replace"),
+            self._files.operator_keys,
+            self._floors.roster_serial,
+            trust_domain=self._spec.trust_domain,
+            current_sha256=bytes.fromhex(self._floors.roster_sha256) or None,
+        )
+        self._floors = raise_floors(
+            self._spec.state_dir,
+            self._floors,
+            roster_serial=roster.serial,
+            roster_sha256=hashlib.sha256(message.roster).hexdigest(),
+        )
+        self._roster = roster
+        await self._judge_peers()
+
+    async def _take_peers(self, message: agent_pb2.Peers) -> None:
+        if self._peers is not None and message.generation < self._peers.generation:
+            raise RefusedError(f"peers of generation {message.generation} are older than {self._peers.generation}")
+        self._peers, self._peers_received = message, datetime.now(UTC)
+        await self._judge_peers()
+        self._exchange.set_generation(message.generation)
+        self._seen_generation = max(self._seen_generation, message.generation)
+
+    async def _judge_peers(self) -> None:
+        """Verify the list against roster and tables; tell worker and exchange who changed."""
+        if self._peers is None or self._roster is None or self._delivery is None:
+            return
+        live = self._book.judge(
+            self._peers.peers, roster=self._roster, tables=self._delivery.tables, received=self._peers_received
+        )
+        for device in self._exchange.set_peers(live):
+            await self._remove_at_worker(device)
+
+    async def _take_config(self, message: agent_pb2.Config) -> None:
+        delivery = tables_delivery.open_delivery(
+            generation=message.generation,
+            revision=message.revision,
+            blob=message.tables,
+            device=self._spec.device,
+            lowest_generation=self._floors.generation,
+        )
+        if self._roster is None:
+            raise RosterError("tables came before a roster that verifies")
+        tables_delivery.check_against_roster(delivery.tables, self._roster)
+        self._delivery = delivery
+        self._floors = raise_floors(self._spec.state_dir, self._floors, generation=delivery.generation)
+        await self.apply_tables()
+        self._exchange.set_generation(delivery.generation)
+        await self._judge_peers()
+
+    async def apply_tables(self) -> None:
+        """Give the newest tables to the worker that runs, then see to the virtual functions they name.
+
+        Raises TablesError when the worker refuses them, StateError when there is none.
+        """
+        async with self._applying:
+            delivery, channel = self._delivery, self._channel()
+            if delivery is None or channel is None:
+                return
+            cut = await tables_delivery.apply(delivery, channel)
+            self._in_force = delivery
+        log("tables-applied", generation=delivery.generation, revision=delivery.revision.hex()[:12], flows_cut=cut)
+        self._exchange.set_networks(delivery.tables.networks)
+        self._functions.set_endpoints({one.endpoint_id: one.name for one in delivery.tables.endpoints})
+
+    async def _take_revocation(self, message: agent_pb2.Revocation) -> None:
+        self._exchange.remove_peer(message.device)
+        await self._remove_at_worker(message.device)
+        self._exchange.set_revocation(message.generation)
+        if message.sealed_epoch_keys:
+            keys = self._open_epoch_keys(message.sealed_epoch_keys)
+            self._exchange.set_epoch_keys(keys, after_revocation=True)
+        self._seen_generation = max(self._seen_generation, message.generation)
+        acknowledgement = agent_pb2.RevocationApplied(generation=message.generation)
+        self._send(agent_pb2.AgentMessage(revocation_applied=acknowledgement))
+        log("peer-revoked", peer=message.device, cause=message.cause, generation=message.generation)
+
+    def take_epoch_keys(self, sealed: bytes) -> None:
+        """Open epoch keys with the key of one of the last lease requests. Raises the last refusal."""
+        self._exchange.set_epoch_keys(self._open_epoch_keys(sealed))
+
+    def _open_epoch_keys(self, sealed: bytes) -> tuple[EpochKey, ...]:
+        refusal: RefusedError = RefusedError("no lease was asked for yet")
+        for key in self._kem_keys.candidates:
+            public = kem_public_octets(key)
+            context = EPOCH_KEYS_LABEL + hashlib.sha256(self._spec.device.encode() + b"\0" + public).digest()
+            try:
+                return open_epoch_keys(sealed, kem_private_key=key, context=context)
+            except RefusedError as error:
+                refusal = error
+        raise refusal
+
+    async def _remove_at_worker(self, device: str) -> None:
+        """Delete SAs and flows with `device`; a worker that is gone has deleted them already."""
+        channel = self._channel()
+        if channel is None:
+            return
+        token = channel.next_token()
+        try:
+            await channel.ask(mailbox.RemovePeer(token, device), mailbox.PeerRemoved, key=token)
+        except StateError:
+            if channel.is_open:
+                raise
+
+    def _tell_worker(self, message: mailbox.Message) -> None:
+        channel = self._channel()
+        if channel is not None:
+            channel.send(message)

@@ -1,0 +1,48 @@
+"""`ztdpu agent run`: from a start-up file to a running daemon, in the order that keeps children light and safe.
+
+1. Read and check everything that can be wrong. 2. Start root of trust and worker, while this process is small and
+has one thread. 3. Only then import gRPC and run the daemon. Called by the command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import sys
+from pathlib import Path
+
+from ztdpu.agent.configuration import AgentConfiguration, AgentSpec
+from ztdpu.agent.supervisor import programs, start_processes
+from ztdpu.policy.load import read_strict
+
+
+def read_configuration(file: Path) -> AgentSpec:
+    """Read the start-up file. Raises ConfigurationError with place and remedy."""
+    return read_strict(file, AgentConfiguration).spec
+
+
+def run_agent(file: Path) -> None:
+    """Run the agent until SIGTERM or SIGINT.
+
+    Raises ConfigurationError for whatever is wrong with the start-up file or the files it names.
+    """
+    from ztdpu.agent.start_files import make_state_dir, read_start_files
+
+    spec = read_configuration(file)
+    files = read_start_files(spec)
+    make_state_dir(spec)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    root = spec.root_of_trust
+    wanted = programs(state_dir=spec.state_dir, secrets_file=root.secrets_file, profile=root.profile, fault=root.fault)
+    children = start_processes(wanted)
+    from ztdpu.agent.daemon import Daemon
+
+    async def run() -> None:
+        await Daemon(spec, files, wanted).run(*children)
+
+    asyncio.run(run())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # gRPC's own threads may take their time at interpreter exit; nothing is left to save.
+    os._exit(0)

@@ -1,0 +1,93 @@
+"""The files that the start-up file names: read once, at start, each refusal with its place and remedy.
+
+Called by `agent.run`. What is read here anchors all trust of the device; nothing of it ever comes from control.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+from ztdpu.agent.configuration import AgentSpec
+from ztdpu.errors import ConfigurationError, Location
+
+FILE_LIMIT_OCTETS: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartFiles:
+    """What a device believes from the start."""
+
+    bundle_pem: bytes
+    manufacturer_roots: tuple[x509.Certificate, ...]
+    operator_keys: tuple[Ed25519PublicKey, ...]
+    join_token: str
+
+
+def read_start_files(spec: AgentSpec) -> StartFiles:
+    """Read them all. Raises ConfigurationError that names the file (and line) and what to do."""
+    bundle = _read(spec.control.bundle_file)
+    _certificates(spec.control.bundle_file, bundle)
+    token_file = spec.join_token_file
+    return StartFiles(
+        bundle_pem=bundle,
+        manufacturer_roots=tuple(_certificates(spec.manufacturer_roots_file, _read(spec.manufacturer_roots_file))),
+        operator_keys=tuple(_operator_keys(spec.roster_keys_file)),
+        join_token=_read(token_file).decode("ascii", "replace").strip() if token_file is not None else "",
+    )
+
+
+def make_state_dir(spec: AgentSpec) -> None:
+    """Make the run-time directory, for this user alone. Raises ConfigurationError."""
+    try:
+        spec.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        spec.state_dir.chmod(0o700)
+    except OSError as error:
+        raise _refusal(spec.state_dir, f"cannot be made: {error.strerror}", "name a directory that is yours") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            octets = file.read(FILE_LIMIT_OCTETS + 1)
+    except OSError as error:
+        raise _refusal(path, f"cannot be read: {error.strerror}", "check path and permissions") from error
+    if len(octets) > FILE_LIMIT_OCTETS:
+        raise _refusal(path, f"is larger than {FILE_LIMIT_OCTETS} octets", "name the right file")
+    return octets
+
+
+def _certificates(path: Path, octets: bytes) -> Sequence[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(octets)
+    except ValueError as error:
+        raise _refusal(path, "holds no PEM certificates", "name a file of PEM certificates") from error
+
+
+def _operator_keys(path: Path) -> list[Ed25519PublicKey]:
+    keys = []
+    for number, line in enumerate(_read(path).splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith(b"#"):
+            continue
+        try:
+            key = load_ssh_public_key(line.strip())
+        except Exception as error:  # the library raises several types
+            raise _refusal(path, "is no OpenSSH public key", "one `ssh-ed25519 ...` a line", number) from error
+        if not isinstance(key, Ed25519PublicKey):
+            raise _refusal(path, "is no Ed25519 key", "operators sign rosters with ssh-ed25519 keys", number)
+        keys.append(key)
+    if not keys:
+        raise _refusal(path, "holds no key", "add the operators' public keys, one a line")
+    return keys
+
+
+def _refusal(path: Path, message: str, remedy: str, line: int = 0) -> ConfigurationError:
+    return ConfigurationError(
+        message, remedy=remedy, where=Location(file=str(path), line=line, column=1 if line else 0)
+    )
