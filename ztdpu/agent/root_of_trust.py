@@ -128,6 +128,13 @@ def open_door(path: Path) -> socket.socket:
     return door
 
 
+def close_door(path: Path, inode: int) -> None:
+    """Take the socket file away, unless a process after us has put its own there."""
+    with contextlib.suppress(OSError):
+        if path.stat().st_ino == inode:
+            path.unlink()
+
+
 class Doors:
     """The selector loop over both doors and their connections."""
 
@@ -209,6 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ZtdpuError, OSError) as error:
         print(f"root of trust: {error}", file=sys.stderr)
         return 2
+    inodes = [path.stat().st_ino for path in doors]
     loop = Doors(root, spdm=spdm, binding=binding, agent_uid=options.agent_uid)
     if options.parent_fd is not None:
         loop.watch_parent(options.parent_fd)
@@ -219,8 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.suppress(KeyboardInterrupt):
             loop.run()
     finally:
-        for path in doors:
-            path.unlink(missing_ok=True)
+        for path, inode in zip(doors, inodes, strict=True):
+            close_door(path, inode)
     return 0
 
 
