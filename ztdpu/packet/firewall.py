@@ -22,7 +22,7 @@ from ztdpu.model.flow import Direction
 from ztdpu.model.verdict import Outcome, Reason, Verdict
 from ztdpu.packet.fence import Fence
 from ztdpu.packet.flows import EXPIRE_LIMIT, Flow, FlowTable, reverse_key
-from ztdpu.packet.headers import ECHO_REQUEST_MARK, ICMP, ICMPV6, SYN, TCP, Packet
+from ztdpu.packet.headers import ICMP, ICMPV6, SYN, TCP, Packet
 from ztdpu.packet.quotes import is_error, quoted_key
 from ztdpu.packet.rules import RuleIndex
 from ztdpu.packet.states import STATE_FLAGS, FlowState, next_datagram_state, next_tcp_state
@@ -245,7 +245,7 @@ def _refuse_kind(packet: Packet) -> Outcome | None:
     if packet.protocol == TCP:
         if packet.flags & STATE_FLAGS != SYN:
             return TCP_STATE
-    elif packet.protocol in {ICMP, ICMPV6} and packet.key[-4:-2] != ECHO_REQUEST_MARK:
+    elif packet.protocol in {ICMP, ICMPV6} and not packet.is_echo_request:
         return ICMP_STATE
     # From an address to itself ("land"): no host sends that through an interface.
     return MARTIAN if packet.source == packet.destination else None

@@ -150,6 +150,12 @@ class Packet:
         start = 10 if self.version == 4 else 34
         return int.from_bytes(self.key[start : start + 2])
 
+    @property
+    def is_echo_request(self) -> bool:
+        """Whether it is an ICMP or ICMPv6 echo request: the only ICMP that begins a flow."""
+        octets = 14 if self.version == 4 else 38
+        return len(self.key) == octets and self.key[-4:-2] == ECHO_REQUEST_MARK
+
 
 def parse(packet: Packet, buffer: Buffer, offset: int, octets: int) -> Reason | None:
     """Fill `packet` from the IP packet of `octets` at `buffer[offset:]`; None when it may go on, else why not.

@@ -33,6 +33,7 @@ def quoted_key(packet: Packet) -> bytes | None:
     Refused: a quote too short for ports, of another IP version, a fragment, with options, about another ICMP error
     (RFC 1122 section 3.2.2), sent by or to anybody but the two ends, or an MTU below what every host must take.
     """
+    key: bytes
     start = packet.offset + packet.payload_offset
     octets = packet.octets - packet.payload_offset
     if packet.version == 4:
