@@ -2,8 +2,8 @@
 
 Functions below stand in the order in which a packet meets them:
 
- 1. `outbound`: gate (lease, doubt, fork) -> tables -> parse -> offload header -> source is the endpoint's own
- 2.             firewall -> route
+ 1. `outbound`: gate (lease, doubt, fork) -> tables -> parse -> offload header
+ 2.             firewall (the source is the endpoint's own, flow or rule) -> route
  3. `_local`    same device: the other endpoint's rules, then its TUN
  4. `_seal`     SA -> hard limit -> super-packet: segment, seal, one send
  5. `_append`   single packet: seal into the batch; equal ones to one peer share a send
@@ -73,8 +73,6 @@ class Outbound:
         reason = parse(packet, self.read_buffer, VIRTIO_OCTETS, octets) or check_offload(
             packet, self.read_buffer, 0, endpoint.mtu_octets
         )
-        if reason is None and packet.source not in endpoint.addresses:
-            reason = Reason.SPOOFED_SOURCE
         if reason is None:
             outcome = firewall.egress(endpoint_id, packet, station.gate.now_s)
             if outcome.verdict is Verdict.DROP:

@@ -138,6 +138,11 @@ class Pipeline:
         self._deadline_s = deadline_boottime_ns / 1e9
         self._station.forget_wanted()
 
+    def cut_endpoint(self, endpoint_id: bytes) -> None:
+        """The endpoint's virtual function went away: its flows are over."""
+        if self._station.firewall is not None:
+            self._station.firewall.cut_endpoint(endpoint_id)
+
     # --- SAs ----------------------------------------------------------------------------------
 
     def allocate(self, peer: str, wants: Sequence[tuple[bytes, SaUse, int, PspVersion]]) -> list[SaGrant]:

@@ -96,6 +96,8 @@ class Commands:
         except (TablesError, OSError) as error:
             self._worker.channel.send(mailbox.TablesRefused(message.generation, str(error)))
             return
+        if self._worker.underlay is not None:
+            self._worker.underlay.forget_peers()
         self._worker.channel.send(mailbox.TablesApplied(message.generation, message.revision, cut))
 
     def _read_tables(self, descriptor: int, revision: bytes) -> DeviceTables:

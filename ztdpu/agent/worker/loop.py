@@ -164,8 +164,6 @@ class Worker:
         if events & _BROKEN:
             # Nothing to read and an error that stays: polling it again would spin.
             self._lose(endpoint_id, "poll reports an error")
-            return
-        return True
 
     def _lose(self, endpoint_id: bytes, cause: str) -> None:
         self.detach(endpoint_id)
@@ -193,6 +191,8 @@ class Worker:
             self._handlers.pop(link.fileno(), None)
             self._poll.unregister(link.fileno())
             link.close()
+            if self.pipeline is not None:
+                self.pipeline.cut_endpoint(endpoint_id)
 
     def _close(self) -> None:
         for endpoint_id in tuple(self._endpoints):

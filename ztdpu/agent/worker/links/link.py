@@ -54,5 +54,8 @@ class UnderlayLink(Protocol):
     def send(self, destination: bytes, datagrams: memoryview, segment_octets: int) -> bool:
         """Send a run of datagrams of `segment_octets` (the last may be shorter); say whether the kernel took it."""
 
+    def forget_peers(self) -> None:
+        """Tables changed: give back what is kept per destination."""
+
     def close(self) -> None:
         """Give the descriptors back."""

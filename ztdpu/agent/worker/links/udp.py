@@ -82,7 +82,7 @@ class UdpUnderlay:
         return True
 
     def forget_peers(self) -> None:
-        """Close the sending sockets; the next send opens a new one. Called when tables change."""
+        """Tables changed: close the sending sockets; the next send to a peer opens a new one."""
         for peer in self._peers.values():
             peer.close()
         self._peers = {}
