@@ -33,12 +33,9 @@ from ztdpu.agent.start_files import StartFiles
 from ztdpu.agent.tables_delivery import Delivery
 from ztdpu.agent.virtual_functions import VirtualFunctions
 from ztdpu.errors import RefusedError, RosterError, StateError, ZtdpuError
-from ztdpu.keys.epoch import EpochKey, open_epoch_keys
-from ztdpu.keys.kem import kem_public_octets
+from ztdpu.keys.epoch import EpochKey, epoch_context, kem_public_octets, open_epoch_keys
 from ztdpu.trust.roster import Roster, verify_roster
 from ztdpu.v1 import agent_pb2
-
-EPOCH_KEYS_LABEL = b"ztdpu/v1/epoch-keys\0"
 
 
 class Conversation:
@@ -235,8 +232,7 @@ class Conversation:
     def _open_epoch_keys(self, sealed: bytes) -> tuple[EpochKey, ...]:
         refusal: RefusedError = RefusedError("no lease was asked for yet")
         for key in self._kem_keys.candidates:
-            public = kem_public_octets(key)
-            context = EPOCH_KEYS_LABEL + hashlib.sha256(self._spec.device.encode() + b"\0" + public).digest()
+            context = epoch_context(self._spec.device, kem_public_octets(key))
             try:
                 return open_epoch_keys(sealed, kem_private_key=key, context=context)
             except RefusedError as error:

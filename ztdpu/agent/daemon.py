@@ -232,6 +232,9 @@ class Daemon:
         match message:
             case mailbox.WorkerReady():
                 self._instance = message.instance
+                log("worker-ready", instance=message.instance.hex()[:8])
+                underlay = self._spec.underlay
+                self._tell_worker(mailbox.Configure(self._spec.device, str(underlay.address), underlay.mtu_octets))
                 self._attach = asyncio.create_task(self._reattach(), name="attach")
             case mailbox.SasWanted():
                 self._exchange.want(message.peer, message.network_id, message.use)
@@ -259,10 +262,7 @@ class Daemon:
         self._feed(lifecycle.WorkerDown())
 
     async def _reattach(self) -> None:
-        """Bring a fresh worker to where the old one stood: place, tables, virtual functions, lease, exchange."""
-        underlay = self._spec.underlay
-        self._tell_worker(mailbox.Configure(self._spec.device, str(underlay.address), underlay.mtu_octets))
-        log("worker-ready", instance=self._instance.hex()[:8])
+        """Bring a fresh worker to where the old one stood: tables, virtual functions, exchange, lease."""
         try:
             await self._conversation.apply_tables()
         except ZtdpuError as error:

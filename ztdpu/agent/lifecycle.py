@@ -23,7 +23,8 @@ Rules beside the table:
    stream itself when it accepts a new binding.
 6. After `revoked` the old boot never comes back (protocols.md 3), so the next attempt starts from a new boot and
    new keys; the same when a device that had a lease finds itself `pending`.
-7. A root of trust that comes back has a newer boot: the binding of the older one is dead, so attest at once.
+7. A grant after failures or a pause opens the uplink anew: a stream that hangs on a path that was cut says nothing.
+8. A root of trust that comes back has a newer boot: the binding of the older one is dead, so attest at once.
 """
 
 from __future__ import annotations
@@ -274,7 +275,7 @@ class Lifecycle:
         asked_ns = self._take_attempt()
         if asked_ns is None:
             return []
-        self._failures = 0
+        was_cut_off, self._failures = self._failures > 0 or self.phase is not Phase.LEASED, 0
         self._interval_ns = _interval_ns(event.interval_ms)
         deadline_ns = grant_deadline_ns(asked_ns, event.duration_ms, self._max_lease_s)
         spread_ns = int(self._interval_ns * (0.9 + 0.1 * jitter))
@@ -282,7 +283,7 @@ class Lifecycle:
         if deadline_ns <= now_ns:
             return self._failed_attempt("the lease was over before it arrived", now_ns, jitter)
         commands: list[Command] = [SetLease(deadline_ns=deadline_ns)]
-        if event.new_svid:
+        if event.new_svid or was_cut_off:
             commands.append(OpenUplink())
         if self.phase is not Phase.LEASED:
             commands += [RenewExchange(), Note(event="leased", detail=f"for {event.duration_ms} ms")]
