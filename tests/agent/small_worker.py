@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from pathlib import Path
 
 from ztdpu.agent import mailbox
 
@@ -30,9 +31,8 @@ def answer(message: mailbox.Message, held: list[int]) -> mailbox.Message | None:
         case mailbox.InstallSas():
             return mailbox.SasInstalled(message.token, [grant[4] for grant in message.grants])
         case mailbox.DetachEndpoint():
-            return mailbox.EndpointDown(
-                message.endpoint_id, ",".join(os.readlink(f"/proc/self/fd/{fd}") for fd in held)
-            )
+            names = [str(Path(f"/proc/self/fd/{descriptor}").readlink()) for descriptor in held]
+            return mailbox.EndpointDown(message.endpoint_id, ",".join(names))
         case mailbox.RotateMasterKey(force=True):
             os.abort()
     return None

@@ -24,7 +24,9 @@ async def pair():
 
 async def until(condition, limit_s: float = 5.0) -> None:
     async with asyncio.timeout(limit_s):
-        while not condition():
+        while True:
+            if condition():
+                return
             await asyncio.sleep(0.005)
 
 
@@ -69,7 +71,7 @@ async def test_descriptor_arrives_and_the_callers_copy_stays(pair, tmp_path):
     channel.send(mailbox.AttachEndpoint(b"e" * 16), descriptors=(descriptor,))
     datagram, descriptors, _, _ = socket.recv_fds(peer, 1 << 17, 4)
     assert mailbox.decode(datagram) == mailbox.AttachEndpoint(b"e" * 16)
-    assert os.path.sameopenfile(descriptors[0], descriptor)
+    assert os.fstat(descriptors[0]).st_ino == os.fstat(descriptor).st_ino
     os.close(descriptor)
     os.close(descriptors[0])
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -55,7 +56,9 @@ class Watch:
 
     async def until(self, condition, limit_s: float = 10.0) -> None:
         async with asyncio.timeout(limit_s):
-            while not condition():
+            while True:
+                if condition():
+                    return
                 await asyncio.sleep(0.005)
 
 
@@ -87,7 +90,7 @@ async def test_both_come_up_and_answer(wanted):
 
 async def test_killed_worker_is_back_within_two_seconds_as_another_instance(wanted):
     async with running(wanted) as (watch, _, worker):
-        await watch.until(lambda: watch.ready())
+        await watch.until(watch.ready)
         os.kill(worker.pid, signal.SIGKILL)
         died_s = time.monotonic()
         await watch.until(lambda: len(watch.ready()) == 2)
@@ -106,7 +109,7 @@ async def test_worker_that_keeps_crashing_is_started_more_and_more_rarely(wanted
             channel = watch.supervisor.channel
             assert channel is not None
             channel.send(mailbox.RotateMasterKey(True))
-        gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+        gaps = [after - before for before, after in itertools.pairwise(times)]
         assert gaps[1] > 0.15
         assert gaps[2] > 0.35
         assert max(gaps) < 2.0

@@ -72,6 +72,8 @@ class Conversation:
         """What the present worker enforces."""
         self._applying = asyncio.Lock()
         """Control's message and a fresh worker may both want tables applied."""
+        self._revoked: dict[str, int] = {}
+        """Device -> generation of its newest revocation."""
         self._seen_generation = 0
         """Newest generation of peers and revocations that was carried out."""
 
@@ -175,8 +177,11 @@ class Conversation:
         """Verify the list against roster and tables; tell worker and exchange who changed."""
         if self._peers is None or self._roster is None or self._delivery is None:
             return
+        # A list made before a revocation may arrive after it: it does not bring the revoked device back.
+        generation = self._peers.generation
+        standing = [one for one in self._peers.peers if generation > self._revoked.get(one.device, -1)]
         live = self._book.judge(
-            self._peers.peers, roster=self._roster, tables=self._delivery.tables, received=self._peers_received
+            standing, roster=self._roster, tables=self._delivery.tables, received=self._peers_received
         )
         for device in self._exchange.set_peers(live):
             await self._remove_at_worker(device)
@@ -214,6 +219,7 @@ class Conversation:
         self._functions.set_endpoints({one.endpoint_id: one.name for one in delivery.tables.endpoints})
 
     async def _take_revocation(self, message: agent_pb2.Revocation) -> None:
+        self._revoked[message.device] = max(message.generation, self._revoked.get(message.device, 0))
         self._exchange.remove_peer(message.device)
         await self._remove_at_worker(message.device)
         self._exchange.set_revocation(message.generation)

@@ -100,6 +100,8 @@ class Uplink:
                 worked = self._lost(outbox, grpc.StatusCode.UNAVAILABLE, str(error) or "control is silent")
             else:
                 worked = self._lost(outbox, grpc.StatusCode.OK, "control closed the stream")
+            if asyncio.current_task() is not self._keeper:
+                return  # a newer connection is on its way in, or there is to be none
             backoff_s = FIRST_BACKOFF_S if worked else min(backoff_s * 2, LAST_BACKOFF_S)
             await asyncio.sleep(backoff_s * (0.5 + 0.5 * random.random()))  # noqa: S311 - spreads load, no secret
 
