@@ -555,7 +555,7 @@ def test_rubbish_never_raises(datagram, segment):
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(frame=st.binary(max_size=200), prefix=st.booleans())
 def test_a_tenants_rubbish_never_raises(frame, prefix):
-    first, second = pair()
+    first, _ = pair()
     first.give("blue-0", bytes(10) + b"\x45\0" + frame if prefix else frame)
     assert first.sent == []
     assert sum(first.reasons.values()) == 1
