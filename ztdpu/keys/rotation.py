@@ -21,8 +21,6 @@ SOFT_PACKETS: Final = 1 << 31
 SOFT_OCTETS: Final = 1 << 38
 SOFT_AGE_S: Final = 3600
 HARD_OCTETS: Final = 1 << 40
-HARD_PACKETS: Final = 1 << 32
-"""Random-looking nonces aside, AES-GCM's own bound on invocations per key is not approached."""
 DRAIN_S: Final = 5
 OFFERED_S: Final = 30
 """A receive SA that was offered and never used is deleted after this."""
@@ -71,9 +69,9 @@ def renewal_cause(*, packets: int, octets: int, age_s: float, limits: SoftLimits
     return None
 
 
-def check_hard_limit(*, packets: int, octets: int) -> None:
+def check_hard_limit(octets: int) -> None:
     """Raise SaExhaustedError when nothing more may be sealed under this SA."""
-    if octets >= HARD_OCTETS or packets >= HARD_PACKETS:
+    if octets >= HARD_OCTETS:
         raise SaExhaustedError("the SA has sealed all that it may", remedy="ask the peer for a new one")
 
 
