@@ -43,7 +43,7 @@ from ztdpu.trust.root import (
 
 CONNECTIONS_LIMIT: Final = 16
 """At each door; a further one is closed at once."""
-_BACKLOG: Final = 8
+_BACKLOG: Final = 64
 _BOOT_NONCE_OCTETS: Final = 16
 _SECRETS_LIMIT_OCTETS: Final = 1 << 20
 _CREDENTIALS: Final = struct.Struct("iII")
@@ -75,8 +75,9 @@ def write_secrets(path: Path, secrets: DeviceSecrets) -> None:
         ConfigurationError: the file cannot be written.
 
     """
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh = path.with_name(f".{path.name}.new")
     try:
+        fresh.unlink(missing_ok=True)  # left by a crash between here and the rename
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(encode_secrets(secrets))
@@ -89,7 +90,8 @@ def write_secrets(path: Path, secrets: DeviceSecrets) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            fresh.unlink()
         raise ConfigurationError(f"{path} cannot be written: {error}", remedy="check the folder's owner") from error
 
 
