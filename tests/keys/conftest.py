@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from ztdpu.errors import ExchangeError
 from ztdpu.keys import messages
 from ztdpu.keys.envelope import sign_envelope
 from ztdpu.keys.exchange import Allocate, Exchange, Install, Party, Peer
@@ -148,6 +149,15 @@ def snapshot(exchange):
     )  # fmt: skip
 
 
+def refused(device, sender, envelope, now_s, message):
+    device.exchange.expire(now_s)
+    before = snapshot(device.exchange)
+    with pytest.raises(ExchangeError) as caught:
+        device.exchange.receive(sender, envelope, now_s=now_s)
+    assert message in str(caught.value)
+    assert snapshot(device.exchange) == before
+
+
 @pytest.fixture
 def pair():
     return Pair()
@@ -158,6 +168,6 @@ def kit():
     """Names that tests need, since test modules cannot import each other."""
     return SimpleNamespace(
         BLUE=BLUE, RED=RED, BLUE_KEY=BLUE_KEY, RED_KEY=RED_KEY, DOMAIN=DOMAIN, OFFER_KEYS=OFFER_KEYS,
-        Device=Device, make_kem_key=make_kem_key, make_party=make_party, snapshot=snapshot,
+        Device=Device, make_kem_key=make_kem_key, make_party=make_party, snapshot=snapshot, refused=refused,
         replace=dataclasses.replace, SaUse=SaUse,
     )  # fmt: skip

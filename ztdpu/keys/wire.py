@@ -44,6 +44,8 @@ def _read(octets: bytes, at: int, depth: int) -> tuple[Any, int]:
     kind, argument, at = _read_head(octets, at)
     if kind == _UNSIGNED:
         return argument, at
+    if kind not in (_BYTES, _TEXT, _ARRAY):
+        raise WireError("a type that is not allowed")
     # Every element takes at least one octet, so this bounds arrays as well.
     if argument > len(octets) - at:
         raise WireError("cut short")
@@ -54,8 +56,6 @@ def _read(octets: bytes, at: int, depth: int) -> tuple[Any, int]:
             return octets[at : at + argument].decode(), at + argument
         except UnicodeDecodeError:
             raise WireError("text is not UTF-8") from None
-    if kind != _ARRAY:
-        raise WireError("a type that is not allowed")
     if not depth:
         raise WireError(f"nested deeper than {DEPTH_MAX}")
     items = []
