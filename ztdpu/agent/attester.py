@@ -35,8 +35,8 @@ from ztdpu.trust.binding import TTL_LIMIT_S, BindRequest, binding_sha256
 from ztdpu.trust.root import decode_bind_answer, encode_bind_request
 from ztdpu.v1 import attestation_pb2, attestation_pb2_grpc
 
-STEP_LIMIT: Final = 64
-"""A full session takes about a dozen messages."""
+STEP_LIMIT: Final = 128
+"""A full session takes about a dozen messages, more with a long chain in small portions."""
 REFUSING_CODES: Final = frozenset(
     {
         grpc.StatusCode.PERMISSION_DENIED,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import signal
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -38,7 +37,6 @@ from ztdpu.v1 import agent_pb2
 REPORT_INTERVAL_S: Final = 1.0
 REPORT_PAUSE_S: Final = 0.02
 """Several changes in a row make one report."""
-STOP_LIMIT_S: Final = 1.8
 
 
 class Daemon:
@@ -91,10 +89,7 @@ class Daemon:
         self._stopping = asyncio.Event()
 
     async def run(self, root: Child | None = None, worker: Child | None = None) -> None:
-        """Run until SIGTERM or SIGINT; takes over children that run already."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)
+        """Run until `stop`; takes over children that run already."""
         log("agent-started", device=self._spec.device)
         tasks = [
             asyncio.create_task(self._supervisor.keep_root(root), name="root-of-trust"),
@@ -115,7 +110,6 @@ class Daemon:
         self._stopping.set()
 
     async def _stop(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
-        asyncio.get_running_loop().call_later(STOP_LIMIT_S, os._exit, 1)
         self._feed(lifecycle.Stopping())
         if self._timer is not None:
             self._timer.cancel()

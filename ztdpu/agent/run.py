@@ -9,12 +9,17 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import signal
 import sys
 from pathlib import Path
+from typing import Final
 
 from ztdpu.agent.configuration import AgentConfiguration, AgentSpec
 from ztdpu.agent.supervisor import programs, start_processes
 from ztdpu.policy.load import read_strict
+
+STOP_LIMIT_S: Final = 1.8
+"""A clean end takes a few hundredths of a second; after this the process ends as it is."""
 
 
 def read_configuration(file: Path) -> AgentSpec:
@@ -39,7 +44,16 @@ def run_agent(file: Path) -> None:
     from ztdpu.agent.daemon import Daemon
 
     async def run() -> None:
-        await Daemon(spec, files, wanted).run(*children)
+        daemon = Daemon(spec, files, wanted)
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            loop.call_later(STOP_LIMIT_S, os._exit, 1)
+            daemon.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        await daemon.run(*children)
 
     asyncio.run(run())
     sys.stdout.flush()
