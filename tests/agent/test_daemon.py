@@ -685,3 +685,67 @@ async def test_stopping_takes_less_than_two_seconds_and_leaves_no_child(lab):
     for pid in children:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+@contextlib.asynccontextmanager
+async def agent_process(lab: Lab, device: str):
+    """`ztdpu agent run` as its own process, with the real worker."""
+    spec = lab.spec(device)
+    document = AgentConfiguration(api_version="ztdpu.dev/v1", kind="AgentConfiguration", spec=spec)
+    file = lab.root / f"{device}.yaml"
+    file.write_text(document.model_dump_json(by_alias=True, exclude_none=True))
+    make_state_dir(spec)
+    if device not in lab.factories:
+        lab.factories[device] = SmallFactory(spec.virtual_functions.factory_socket)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "ztdpu", "agent", "run", "--config", str(file), cwd=Path(__file__).parents[2]
+    )
+    try:
+        yield process, file
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="UDP port 1000 needs root")
+async def test_real_processes_come_up_stay_small_and_end_in_time(lab):
+    async with agent_process(lab, "dpu-0") as (process, file):
+        await lab.until(lambda: lab.status("dpu-0").applied_revision != b"")
+        children = children_of(process.pid)
+        assert len(children) == 2
+        assert resident_mib(process.pid) < 150
+        check = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "ztdpu", "agent", "healthcheck", "--config", str(file), cwd=Path(__file__).parents[2]
+        )
+        assert await check.wait() in (0, 1)
+        process.terminate()
+        async with asyncio.timeout(2):
+            assert await process.wait() == 0
+    await lab.until(lambda: not any(map(is_alive, children)), limit_s=2)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="UDP port 1000 needs root")
+async def test_killed_daemon_leaves_no_process(lab):
+    async with agent_process(lab, "dpu-0") as (process, _):
+        await lab.until(lambda: lab.status("dpu-0").applied_revision != b"")
+        children = children_of(process.pid)
+        process.kill()
+        await process.wait()
+    await lab.until(lambda: not any(map(is_alive, children)), limit_s=3)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def resident_mib(pid: int) -> float:
+    line = next(one for one in Path(f"/proc/{pid}/status").read_text().splitlines() if one.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
