@@ -29,6 +29,9 @@ def up(
     prefix: Annotated[str, typer.Option(help="First part of the namespaces' names.")] = DEFAULT_PREFIX,
     interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two attestations.")] = 10,
     lease: Annotated[float, typer.Option(min=2, help="Seconds that a lease lasts.")] = 60,
+    stranger: Annotated[
+        list[str] | None, typer.Option(hidden=True, help="A device without endpoint and agent.")
+    ] = None,
 ) -> None:
     """Build a cluster and return when every device is attested and ready."""
     from ztdpu.lab.cluster import start_lab
@@ -44,6 +47,7 @@ def up(
         mtu_octets=mtu,
         policy=policy,
         devices=devices,
+        strangers=tuple(stranger or ()),
         interval_s=interval,
         lease_s=lease,
         progress=progress,

@@ -66,16 +66,15 @@ def start_lab(
     policy: Path | None = None,
     devices: int | None = None,
     strangers: Sequence[str] = (),
-    altered: Collection[str] = (),
     interval_s: float = 10,
     lease_s: float = 60,
     progress: Progress = silent,
 ) -> LabRecord:
     """Build the lab; returns when every device is attested and ready.
 
-    `strangers` are devices without endpoints, with a join token but without a running agent; `altered` have other
-    firmware than they shipped with. Raises UsageError, PolicyRefusedError, StateError (a lab is up), MachineError
-    (something did not start: says what, and shows the end of its log); nothing is left behind then.
+    `strangers` are devices without endpoints, with a join token but without a running agent. Raises UsageError,
+    PolicyRefusedError, StateError (a lab is up), MachineError (something did not start: says what, and shows the end
+    of its log); nothing is left behind then.
     """
     require_root()
     state = state.absolute()
@@ -96,7 +95,7 @@ def start_lab(
             record = LabRecord(plan=plan)
             record.write()
             progress("manufacturing devices")
-            _prepare(plan, altered=altered, interval_s=interval_s, lease_s=lease_s)
+            _prepare(plan, interval_s=interval_s, lease_s=lease_s)
             inhabitants = _build(record, progress)
             _admit(record, inhabitants, strangers, progress)
         except BaseException:
@@ -106,9 +105,9 @@ def start_lab(
     return record
 
 
-def _prepare(plan: LabPlan, *, altered: Collection[str], interval_s: float, lease_s: float) -> None:
+def _prepare(plan: LabPlan, *, interval_s: float, lease_s: float) -> None:
     make_directories(plan)
-    manufacture(plan, altered=altered)
+    manufacture(plan)
     write_start_up_files(plan, interval_s=interval_s, lease_s=lease_s)
     _make_authority(plan)
     _compile_programs()

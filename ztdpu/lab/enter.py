@@ -1,7 +1,11 @@
 """Run a program inside a target of the lab: endpoint, device, fabric or control.
 
-Called by `ztdpu lab exec`, the demo and the tests. In an endpoint or device the program is root of that
-one's uid range, never of the host. Forks: callers have no threads and no grpc.
+Called by `ztdpu lab exec`, and as a program of its own by the demo and the tests, which have threads:
+
+    python -m ztdpu.lab.enter STATE TARGET PROGRAM [ARGUMENT...]
+
+In an endpoint or device the program is root of that one's uid range, never of the host. Forks: callers of
+the functions have no threads and no grpc.
 """
 
 from __future__ import annotations
@@ -13,11 +17,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from ztdpu.errors import UsageError
+from ztdpu.errors import UsageError, ZtdpuError
 from ztdpu.lab.layout import PLACES
 from ztdpu.lab.netns import NAMES
 from ztdpu.lab.processes import MARKER
-from ztdpu.lab.record import LabRecord
+from ztdpu.lab.record import LabRecord, require_record
 from ztdpu.lab.syscalls import Clone, setns
 
 _NOT_FOUND: Final = 127
@@ -93,3 +97,19 @@ def _exec(argv: Sequence[str], environment: Mapping[str, str]) -> None:
     except OSError as error:
         os.write(2, f"error: {argv[0]}: {error.strerror}\n".encode())
     os._exit(_NOT_EXECUTABLE)
+
+
+def main() -> None:
+    """Run from the command line; see the module."""
+    if len(sys.argv) < 4:
+        raise SystemExit("usage: python -m ztdpu.lab.enter STATE TARGET PROGRAM [ARGUMENT...]")
+    try:
+        record = require_record(Path(sys.argv[1]))
+        environment = base_environment(record.plan.state)
+        sys.exit(run_inside(record, sys.argv[2], sys.argv[3:], environment=environment))
+    except ZtdpuError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

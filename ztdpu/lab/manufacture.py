@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -30,8 +30,8 @@ from ztdpu.lab.layout import (
     LabPlan,
 )
 from ztdpu.trust import dice
-from ztdpu.trust.firmware import FirmwareFault, alter_firmware, compute_fwid, default_firmware, measure
-from ztdpu.trust.manufacture import DeviceSecrets, Manufacturer, create_manufacturer, decode_secrets, encode_secrets
+from ztdpu.trust.firmware import compute_fwid, default_firmware, measure
+from ztdpu.trust.manufacture import DeviceSecrets, create_manufacturer, encode_secrets
 from ztdpu.trust.profile import Profile, load_profile
 from ztdpu.trust.roster import Roster, RosterDevice, RosterNetwork, encode_roster, sign_roster
 
@@ -63,8 +63,8 @@ def make_directories(plan: LabPlan) -> None:
             os.chown(directory, device.uid_base, device.uid_base)
 
 
-def manufacture(plan: LabPlan, *, altered: Collection[str] = ()) -> None:
-    """Make device secrets (firmware of the `altered` differs from what was shipped), operator key and roster."""
+def manufacture(plan: LabPlan) -> None:
+    """Make device secrets, operator key and roster."""
     now = datetime.now(UTC)
     profiles = {name: load_profile(name) for name in sorted({device.profile for device in plan.devices})}
     makers = {
@@ -73,36 +73,12 @@ def manufacture(plan: LabPlan, *, altered: Collection[str] = ()) -> None:
     }
     made: dict[str, DeviceSecrets] = {}
     for device in plan.devices:
-        made[device.name] = _make_device(makers[device.profile], now=now)
-        write_secrets(plan, device, made[device.name], altered=device.name in altered)
-    roots = "".join(maker.root_pem() for maker in makers.values())
-    (plan.paths.public / ROOTS).write_text(roots)
+        serial, uds = f"EMU{secrets.token_hex(4).upper()}", secrets.token_bytes(32)
+        made[device.name] = makers[device.profile].make_device(serial=serial, uds=uds, now=now)
+        path = plan.paths.device(device.name) / DEVICE_SECRETS
+        write_private(path, encode_secrets(made[device.name]), owner=device.uid_base)
+    (plan.paths.public / ROOTS).write_text("".join(maker.root_pem() for maker in makers.values()))
     _sign_roster(plan, profiles, made)
-
-
-def _make_device(maker: Manufacturer, *, now: datetime) -> DeviceSecrets:
-    return maker.make_device(serial=f"EMU{secrets.token_hex(4).upper()}", uds=secrets.token_bytes(32), now=now)
-
-
-def write_secrets(plan: LabPlan, device: DevicePlan, made: DeviceSecrets, *, altered: bool) -> None:
-    """Put a device's fuses and flash into its directory, with the firmware it shipped with or an altered one."""
-    firmware = default_firmware(load_profile(made.profile))
-    if altered:
-        firmware = alter_firmware(firmware, FirmwareFault.FIRMWARE_ALTERED)
-    burnt = DeviceSecrets(
-        profile=made.profile,
-        serial=made.serial,
-        uds=made.uds,
-        certificates=made.certificates,
-        firmware=firmware,
-        boot_counter=made.boot_counter,
-    )
-    write_private(plan.paths.device(device.name) / DEVICE_SECRETS, encode_secrets(burnt), owner=device.uid_base)
-
-
-def read_secrets(plan: LabPlan, device: DevicePlan) -> DeviceSecrets:
-    """Read a device's fuses and flash back, boot counter included."""
-    return decode_secrets((plan.paths.device(device.name) / DEVICE_SECRETS).read_text())
 
 
 def _sign_roster(plan: LabPlan, profiles: Mapping[str, Profile], made: Mapping[str, DeviceSecrets]) -> None:

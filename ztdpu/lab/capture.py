@@ -1,0 +1,219 @@
+"""Count what passes an interface: PSP, ARP and ND, anything else in clear, a canary, one attack's packets.
+
+The demo starts one process per place and reads what it counted; nothing is kept but numbers. Standard
+library only, because several start at once:
+
+    python -m ztdpu.lab.capture --interface br0 --canary 0011..ff
+    python -m ztdpu.lab.capture --interface ztdpu0 --direction in --udp 5001
+
+It says `{"capturing": true}` when it counts, and the numbers when its standard input closes. Timestamps are
+the kernel's, CLOCK_REALTIME. `lost` packets (the kernel's own count) are said, never hidden.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import selectors
+import socket
+import struct
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+PSP_PORT: Final = 1000
+_ETH_P_ALL: Final = 0x0003
+_ETH_P_IP: Final = 0x0800
+_ETH_P_ARP: Final = 0x0806
+_ETH_P_IPV6: Final = 0x86DD
+_PACKET_OUTGOING: Final = 4
+_SOL_PACKET: Final = 263
+_PACKET_ADD_MEMBERSHIP: Final = 1
+_PACKET_STATISTICS: Final = 6
+_PACKET_MR_PROMISC: Final = 1
+_SO_RCVBUFFORCE: Final = 33
+_SO_TIMESTAMPNS: Final = 35
+_BUFFER_OCTETS: Final = 64 * 1024 * 1024
+_ICMPV6: Final = 58
+_ND_TYPES: Final = range(133, 138)
+_TCP: Final = 6
+_UDP: Final = 17
+_SYN_OF_SYN_ACK: Final = (0x02, 0x12)
+_LONGEST: Final = 70_000
+_READ_AT_ONCE: Final = 256
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was seen."""
+
+    packets: int = 0
+    psp_packets: int = 0
+    arp_packets: int = 0
+    nd_packets: int = 0
+    clear_packets: int = 0
+    """Neither PSP nor ARP nor ND."""
+    canary_hits: int = 0
+    """Packets with the canary somewhere in them."""
+    matched: int = 0
+    """Packets of the attack or stream asked for."""
+    matched_first_unix_ns: int = 0
+    matched_last_unix_ns: int = 0
+    stamps_unix_ns: list[int] = field(default_factory=list)
+    """When each matched packet passed; kept only when asked for."""
+    lost: int = 0
+    """Not seen because the capture was too slow."""
+    clear_samples: list[str] = field(default_factory=list)
+    """The first few packets in clear, for the person who has to find out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to look for beside the classes."""
+
+    canary: bytes = b""
+    protocol: int = 0
+    """6: TCP packets that open a connection; 17: UDP; 0: nothing."""
+    port: int = 0
+    direction: str = "any"
+    """`out`: sent by this namespace, `in`: not."""
+    stamps: bool = False
+    """Keep the time of every matched packet."""
+
+
+def count_packet(counts: Counts, wanted: Wanted, ethertype: int, packet: bytes, unix_ns: int) -> None:
+    """Put one network-layer packet into its class."""
+    counts.packets += 1
+    if wanted.canary and wanted.canary in packet:
+        counts.canary_hits += 1
+    protocol, offset = locate_transport(ethertype, packet)
+    if ethertype == _ETH_P_ARP:
+        counts.arp_packets += 1
+    elif protocol == _UDP and read_port(packet, offset) == PSP_PORT:
+        counts.psp_packets += 1
+    elif protocol == _ICMPV6 and packet[offset : offset + 1] and packet[offset] in _ND_TYPES:
+        counts.nd_packets += 1
+    else:
+        counts.clear_packets += 1
+        if len(counts.clear_samples) < 3:
+            counts.clear_samples.append(f"{ethertype:04x} {packet[:48].hex()}")
+    if is_wanted(wanted, protocol, packet, offset):
+        counts.matched += 1
+        counts.matched_first_unix_ns = counts.matched_first_unix_ns or unix_ns
+        counts.matched_last_unix_ns = unix_ns
+        if wanted.stamps:
+            counts.stamps_unix_ns.append(unix_ns)
+
+
+def locate_transport(ethertype: int, packet: bytes) -> tuple[int, int]:
+    """Return IP protocol and offset of its header; (-1, 0) for what is no IP or a later fragment."""
+    if ethertype == _ETH_P_IP and len(packet) >= 20:
+        if (packet[6] & 0x1F) or packet[7]:
+            return -1, 0
+        return packet[9], (packet[0] & 0x0F) * 4
+    if ethertype == _ETH_P_IPV6 and len(packet) >= 40:
+        return packet[6], 40
+    return -1, 0
+
+
+def read_port(packet: bytes, offset: int) -> int:
+    """Return the destination port at a TCP or UDP header, -1 when it is cut short."""
+    if len(packet) < offset + 4:
+        return -1
+    return int.from_bytes(packet[offset + 2 : offset + 4], "big")
+
+
+def is_wanted(wanted: Wanted, protocol: int, packet: bytes, offset: int) -> bool:
+    """Tell whether the packet is one of the attack or stream asked for."""
+    if not wanted.protocol or protocol != wanted.protocol or read_port(packet, offset) != wanted.port:
+        return False
+    if protocol == _TCP:
+        return len(packet) > offset + 13 and packet[offset + 13] & 0x12 == _SYN_OF_SYN_ACK[0]
+    return True
+
+
+def open_capture(interface: str) -> socket.socket:
+    """Open a promiscuous packet socket (on a bridge only that shows what is forwarded). Needs CAP_NET_RAW."""
+    handle = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
+    for option in (_SO_RCVBUFFORCE, socket.SO_RCVBUF):
+        try:
+            handle.setsockopt(socket.SOL_SOCKET, option, _BUFFER_OCTETS)
+            break
+        except PermissionError:  # root of a uid range only: take what is allowed
+            continue
+    handle.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+    handle.bind((interface, _ETH_P_ALL))
+    membership = struct.pack("iHH8s", socket.if_nametoindex(interface), _PACKET_MR_PROMISC, 0, b"")
+    handle.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, membership)
+    handle.setblocking(False)
+    return handle
+
+
+def drain(handle: socket.socket, counts: Counts, wanted: Wanted) -> bool:
+    """Count what has arrived; False when nothing was there."""
+    for number in range(_READ_AT_ONCE):
+        try:
+            packet, ancillary, _, address = handle.recvmsg(_LONGEST, 64)
+        except BlockingIOError:
+            return number > 0
+        is_outgoing = address[2] == _PACKET_OUTGOING
+        if (wanted.direction == "in" and is_outgoing) or (wanted.direction == "out" and not is_outgoing):
+            continue
+        count_packet(counts, wanted, address[1], packet, _timestamp(ancillary))
+    return True
+
+
+def _timestamp(ancillary: list[tuple[int, int, bytes]]) -> int:
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS):
+            seconds, nanoseconds = struct.unpack_from("qq", data)
+            return int(seconds) * 1_000_000_000 + int(nanoseconds)
+    return time.time_ns()
+
+
+def capture(interface: str, wanted: Wanted) -> Counts:
+    """Count until standard input closes."""
+    counts = Counts()
+    with open_capture(interface) as handle, selectors.DefaultSelector() as selector:
+        selector.register(handle, selectors.EVENT_READ)
+        selector.register(0, selectors.EVENT_READ)
+        print(json.dumps({"capturing": True}), flush=True)
+        is_open = True
+        while is_open:
+            for key, _ in selector.select():
+                if key.fileobj is handle:
+                    drain(handle, counts, wanted)
+                elif not os.read(0, 1):
+                    is_open = False
+        while drain(handle, counts, wanted):
+            pass
+        _, counts.lost = struct.unpack("II", handle.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))
+    return counts
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description="Count what passes an interface.")
+    parser.add_argument("--interface", required=True)
+    parser.add_argument("--canary", default="", help="hexadecimal")
+    parser.add_argument("--direction", choices=("any", "in", "out"), default="any")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--tcp", type=int, default=0, help="count connection attempts to this port")
+    kind.add_argument("--udp", type=int, default=0, help="count datagrams to this port")
+    parser.add_argument("--stamps", action="store_true", help="say when each of them passed")
+    given = parser.parse_args()
+    wanted = Wanted(
+        canary=bytes.fromhex(given.canary),
+        protocol=_TCP if given.tcp else _UDP if given.udp else 0,
+        port=given.tcp or given.udp,
+        direction=given.direction,
+        stamps=given.stamps,
+    )
+    json.dump(asdict(capture(given.interface, wanted)), sys.stdout)
+    print()
+
+
+if __name__ == "__main__":
+    main()

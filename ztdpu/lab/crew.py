@@ -1,0 +1,140 @@
+"""Programs that run in targets of a lab while somebody else goes on: started, asked, ended.
+
+Used by the demo and the end-to-end tests, which have threads and grpc: nothing is forked here, each program
+comes through a small process of its own (`lab.enter`). Captures and senders are `lab.capture` and
+`lab.traffic`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from ztdpu.errors import MachineError
+
+END_TIMEOUT_S: Final = 10.0
+
+
+class Hand:
+    """One program in one target. Its standard output is JSON lines; closing its standard input ends it."""
+
+    def __init__(self, state: Path, target: str, argv: Sequence[str]) -> None:
+        self.target = target
+        self.argv = list(argv)
+        command = [sys.executable, "-m", "ztdpu.lab.enter", str(state), target, *argv]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def read_line(self) -> dict[str, Any]:
+        """Return the next line as JSON. MachineError with what the program said when there is none."""
+        line = self._process.stdout.readline() if self._process.stdout else ""
+        if not line:
+            raise self._failure()
+        document: dict[str, Any] = json.loads(line)
+        return document
+
+    def finish(self, *, timeout_s: float = END_TIMEOUT_S) -> dict[str, Any]:
+        """Close its standard input, wait for the end, return its last line as JSON; MachineError when it failed."""
+        output, errors = self._communicate(timeout_s)
+        lines = output.strip().splitlines()
+        if self._process.returncode != 0 or not lines:
+            raise self._failure(errors)
+        document: dict[str, Any] = json.loads(lines[-1])
+        return document
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the program is over."""
+        return self._process.poll() is not None
+
+    def kill(self) -> None:
+        """End it now."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            self._process.communicate(timeout=END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+        except ValueError:  # its pipes were closed before
+            self._process.wait()
+
+    def _communicate(self, timeout_s: float) -> tuple[str, str]:
+        try:
+            return self._process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired as error:
+            self.kill()
+            raise MachineError(f"{self._words} in {self.target} does not end") from error
+
+    def _failure(self, errors: str = "") -> MachineError:
+        if not errors:
+            _, errors = self._communicate(END_TIMEOUT_S)
+        last = errors.strip().splitlines()[-1:] or [f"status {self._process.returncode}"]
+        return MachineError(f"{self._words} in {self.target}: {last[0]}")
+
+    @property
+    def _words(self) -> str:
+        return next((word.rpartition(".")[2] for word in self.argv if word.startswith("ztdpu.")), self.argv[0])
+
+
+class Crew:
+    """Starts hands in one lab and ends those that still run at the end of the block."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._hands: list[Hand] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for hand in self._hands:
+            hand.kill()
+
+    def start(self, target: str, *argv: str) -> Hand:
+        """Start any program in a target."""
+        hand = Hand(self._state, target, argv)
+        self._hands.append(hand)
+        return hand
+
+    def start_python(self, target: str, module: str, *arguments: str) -> Hand:
+        """Start one of our modules in a target."""
+        return self.start(target, sys.executable, "-m", module, *arguments)
+
+    def start_capture(self, target: str, interface: str, *arguments: str) -> Hand:
+        """Start counting; returns when it counts."""
+        hand = self.start_python(target, "ztdpu.lab.capture", "--interface", interface, *arguments)
+        hand.read_line()
+        return hand
+
+    def start_captures(self, places: Sequence[tuple[str, str, Sequence[str]]]) -> list[Hand]:
+        """Start several captures, (target, interface, arguments) each, at the same time."""
+        hands = [
+            self.start_python(target, "ztdpu.lab.capture", "--interface", interface, *arguments)
+            for target, interface, arguments in places
+        ]
+        for hand in hands:
+            hand.read_line()
+        return hands

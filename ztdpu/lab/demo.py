@@ -1,0 +1,280 @@
+"""The demonstration: two tenants train, two attacks fail, a device is revoked under traffic; all of it counted.
+
+    1 lab up          2 captures on br0 and behind blue's fence
+    3 blue and red train, and while they do:  4 canary   5 cross-tenant TCP   6 altered firmware
+    7 dpu-1 is revoked while datagrams flow both ways        8 lab down
+
+Called by `ztdpu demo`, which shows the `Step`s and prints the result. Measures nothing by itself what the
+lab's captures can measure: a packet counts where it passes, not where somebody says it went.
+"""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ztdpu.errors import MachineError, ZtdpuError
+from ztdpu.lab.crew import Crew, Hand
+from ztdpu.lab.layout import LabPlan
+from ztdpu.lab.record import require_record
+from ztdpu.lab.scorecard import Scorecard
+from ztdpu.rpc.client import ControlClient
+
+STRANGER: Final = "dpu-x"
+"""A device of its own for the attack with altered firmware: in policy and roster, without endpoints."""
+REVOKED: Final = "dpu-1"
+TENANTS: Final = ("blue", "red")
+STREAM_RATE_PPS: Final = 2_000
+_TCP_ATTEMPTS: Final = 20
+_IDENTITY_ATTEMPTS: Final = 3
+_CANARIES: Final = 200
+_STREAM_S: Final = 1.5
+_AFTER_REVOCATION_S: Final = 2.0
+_TRAINING_TIMEOUT_S: Final = 45.0
+_CANARY_PORT, _VICTIM_PORT, _STREAM_PORT, _TRAINING_PORT = 5003, 2049, 5001, 29500
+EXAMPLE: Final = Path(__file__).resolve().parents[2] / "examples" / "train_digits.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One line of the display."""
+
+    name: str
+    state: str
+    """`running`, `done` or `failed`."""
+    detail: str = ""
+
+
+Report = Callable[[Step], None]
+
+
+class Demo:
+    """One run. `run` leaves nothing behind unless `keep`."""
+
+    def __init__(self, *, state: Path, prefix: str, report: Report, keep: bool = False) -> None:
+        self.state = state
+        self.score = Scorecard()
+        self._prefix = prefix
+        self._report = report
+        self._keep = keep
+        self._canary = secrets.token_bytes(32)
+        self._plan: LabPlan | None = None
+
+    def run(self) -> dict[str, Any]:
+        """Run everything; a step that breaks is a fault in the result, not an exception."""
+        start = time.monotonic()
+        try:
+            with self._step("lab up"):
+                self._up()
+                self._plan = require_record(self.state).plan
+            with Crew(self.state) as crew, ControlClient.connect(f"unix:{self._paths.admin_socket}") as control:
+                self._run_inside(crew, control)
+        except ZtdpuError as error:
+            self.score.note_fault(str(error))
+        finally:
+            if not self._keep:
+                with suppress(ZtdpuError), self._step("lab down"):
+                    self._lab("down")
+        return self.score.document(seconds=time.monotonic() - start)
+
+    def _run_inside(self, crew: Crew, control: ControlClient) -> None:
+        with self._step("devices attested") as say:
+            say(self.score.note_devices([one for one in control.list_devices() if one.name != STRANGER]))
+        fence, wire = crew.start_captures(
+            [
+                ("blue-1", "ztdpu0", ["--canary", self._canary.hex(), "--direction", "in"]),
+                ("fabric", "br0", ["--canary", self._canary.hex()]),
+            ]
+        )
+        with self._step("blue and red train") as say:
+            ranks = {tenant: self._start_training(crew, tenant) for tenant in TENANTS}
+            with self._step("canary through the fabric"):
+                self._send_canaries(crew)
+            with self._step("attack: cross-tenant TCP") as tell:
+                tell(self._attack_cross_tenant(crew, control))
+            with self._step("attack: altered firmware") as tell:
+                tell(self._attack_altered_firmware(crew, control))
+            say(self._finish_training(ranks))
+        with self._step(f"{REVOKED} revoked under traffic") as say:
+            say(self._revoke(crew, control))
+        with self._step("what the wire showed") as say:
+            say(self.score.note_wire(wire.finish(), fence.finish()))
+
+    # --- lab ---
+
+    def _up(self) -> None:
+        self._lab("up", "--prefix", self._prefix, "--stranger", STRANGER)
+
+    def _lab(self, verb: str, *options: str) -> None:
+        """Run `ztdpu lab` as a process: it forks, and we have threads."""
+        command = [sys.executable, "-m", "ztdpu", "lab", verb, "--state", str(self.state), *options]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ended.returncode != 0:
+            words = ended.stderr[ended.stderr.find("error:") :] if "error:" in ended.stderr else ended.stderr
+            raise MachineError(f"lab {verb}: {words.removeprefix('error:').strip()}")
+
+    # --- training ---
+
+    def _start_training(self, crew: Crew, tenant: str) -> list[Hand]:
+        hosts = [f"{tenant}-{rank}" for rank in range(2)]
+        return [
+            crew.start(
+                host, sys.executable, str(EXAMPLE), "--rank", str(rank), "--world-size", str(len(hosts)),
+                "--hosts", ",".join(hosts), "--port", str(_TRAINING_PORT), "--timeout", "30",
+            )
+            for rank, host in enumerate(hosts)
+        ]  # fmt: skip
+
+    def _finish_training(self, ranks: dict[str, list[Hand]]) -> str:
+        words = []
+        for tenant, hands in ranks.items():
+            reports = [hand.finish(timeout_s=_TRAINING_TIMEOUT_S) for hand in hands]
+            words.append(self.score.note_training(tenant, reports))
+        return ", ".join(words)
+
+    def _send_canaries(self, crew: Crew) -> None:
+        """Send 32 random octets, in the clear as far as the tenant knows, many times."""
+        sink = crew.start_python("blue-1", "ztdpu.lab.traffic", "sink", "--port", str(_CANARY_PORT))
+        sink.read_line()
+        sender = crew.start_python(
+            "blue-0", "ztdpu.lab.traffic", "send", "--host", "blue-1", "--port", str(_CANARY_PORT),
+            "--rate", "500", "--count", str(_CANARIES), "--payload", self._canary.hex(),
+        )  # fmt: skip
+        sender.finish()
+        sink.finish()
+
+    # --- attacks ---
+
+    def _attack_cross_tenant(self, crew: Crew, control: ControlClient) -> str:
+        """blue-0 opens connections to green (other addresses); red has the very addresses of the allowed target."""
+        source, victim = (self._address(name) for name in ("blue-0", "green-0"))
+        port = str(_VICTIM_PORT)
+        before = self._drops(control, "dpu-0")
+        entered, green, red = crew.start_captures(
+            [
+                ("blue-0", "ztdpu0", ["--direction", "out", "--tcp", port]),
+                ("green-0", "ztdpu0", ["--direction", "in", "--tcp", port]),
+                ("red-1", "ztdpu0", ["--direction", "in", "--tcp", port]),
+            ]
+        )
+        attempts = self._knock(crew, source, victim)
+        seen = entered.finish()["matched"]
+        twin = crew.start_capture("blue-1", "ztdpu0", "--direction", "in", "--tcp", port)
+        self._knock(crew, source, self._address("blue-1"))
+        delivered = green.finish()["matched"] + red.finish()["matched"]
+        reason = self._reason(control, "dpu-0", before, attempts)
+        return self.score.note_attack(
+            name="cross-tenant-tcp",
+            expected="DROP",
+            reason=reason,
+            attempts=attempts,
+            seen=seen,
+            delivered=delivered,
+            twin_delivered=twin.finish()["matched"],
+        )
+
+    def _knock(self, crew: Crew, source: str, target: str) -> int:
+        attack = crew.start_python(
+            "blue-0", "ztdpu.lab.attacks.cross_tenant_tcp", "--source", source, "--target", target,
+            "--port", str(_VICTIM_PORT), "--attempts", str(_TCP_ATTEMPTS),
+        )  # fmt: skip
+        return int(attack.finish()["attempts"])
+
+    def _drops(self, control: ControlClient, device: str) -> dict[str, int]:
+        return dict(control.get_device(device).packets_by_reason)
+
+    def _reason(self, control: ControlClient, device: str, before: dict[str, int], attempts: int) -> str:
+        """Return the reason that the device itself gives for at least so many drops since `before`."""
+        deadline = time.monotonic() + 4
+        while time.monotonic() < deadline:
+            now = self._drops(control, device)
+            for reason in ("no_rule", "rule_denied", "no_route"):
+                if now.get(reason, 0) - before.get(reason, 0) >= attempts:
+                    return reason
+            time.sleep(0.1)
+        return ""
+
+    def _attack_altered_firmware(self, crew: Crew, control: ControlClient) -> str:
+        entered = crew.start_capture(STRANGER, "oob0", "--direction", "out", "--tcp", "7401")
+        harvest = self._ask_for_identity(crew, "--fault", "firmware-altered")
+        seen = entered.finish()["matched"]
+        findings = control.get_attestation(STRANGER).findings
+        reasons = {finding.code for finding in findings}
+        twin = self._ask_for_identity(crew)
+        return self.score.note_attack(
+            name="altered-firmware",
+            expected="contraindicated",
+            reason=", ".join(sorted(reasons)) if set(harvest["states"]) == {"contraindicated"} else "",
+            attempts=harvest["attempts"],
+            seen=seen,
+            delivered=harvest["identities"] + harvest["leases"],
+            twin_delivered=twin["identities"],
+        )
+
+    def _ask_for_identity(self, crew: Crew, *options: str) -> dict[str, Any]:
+        file = self._paths.device(STRANGER) / "agent.yaml"
+        arguments = ("--config", str(file), "--attempts", str(_IDENTITY_ATTEMPTS), *options)
+        return crew.start_python(STRANGER, "ztdpu.lab.attacks.altered_firmware", *arguments).finish(timeout_s=20)
+
+    # --- revocation ---
+
+    def _revoke(self, crew: Crew, control: ControlClient) -> str:
+        """Datagrams flow from and to the device; both receivers' captures say when the last one was accepted."""
+        ends = ("blue-0", "blue-1")
+        port = str(_STREAM_PORT)
+        sinks = [crew.start_python(end, "ztdpu.lab.traffic", "sink", "--port", port) for end in ends]
+        captures = crew.start_captures(
+            [(end, "ztdpu0", ["--direction", "in", "--udp", port, "--stamps"]) for end in ends]
+        )
+        for sink in sinks:
+            sink.read_line()
+        rate = str(STREAM_RATE_PPS)
+        senders = [
+            crew.start_python(end, "ztdpu.lab.traffic", "send", "--host", other, "--port", port, "--rate", rate)
+            for end, other in (ends, ends[::-1])
+        ]
+        for sender in senders:
+            sender.read_line()
+        time.sleep(_STREAM_S)
+        change = control.revoke_device(REVOKED, reason="demonstration")
+        time.sleep(_AFTER_REVOCATION_S)
+        for sender in senders:
+            sender.finish()
+        counts = [capture.finish() for capture in captures]
+        for sink in sinks:
+            sink.finish()
+        stamps = [count["stamps_unix_ns"] for count in counts]
+        return self.score.note_revocation(REVOKED, stamps, change.acknowledged_unix_ns)
+
+    # --- small things ---
+
+    @property
+    def _paths(self) -> Any:
+        if self._plan is None:
+            raise MachineError("the lab is not up")
+        return self._plan.paths
+
+    def _address(self, endpoint: str) -> str:
+        if self._plan is None:
+            raise MachineError("the lab is not up")
+        return self._plan.endpoint(endpoint).addresses[0]
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[Callable[[str], None]]:
+        said: list[str] = []
+        faults = len(self.score.faults)
+        self._report(Step(name=name, state="running"))
+        try:
+            yield said.append
+        except ZtdpuError as error:
+            self._report(Step(name=name, state="failed", detail=error.message))
+            raise
+        failed = len(self.score.faults) > faults
+        self._report(Step(name=name, state="failed" if failed else "done", detail=" ".join(said)))

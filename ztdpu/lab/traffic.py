@@ -1,0 +1,91 @@
+"""A sender and a sink of UDP datagrams at a steady rate, for the demo and the tests. Standard library only.
+
+    python -m ztdpu.lab.traffic sink --port 5001
+    python -m ztdpu.lab.traffic send --host blue-1 --port 5001 --rate 2000 [--payload HEX] [--count N]
+
+The sender goes on until its count is reached or its standard input closes; both end with one JSON object.
+An address that cannot be reached is no error: the packet is counted as sent to nobody.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import socket
+import sys
+import time
+from typing import Final
+
+_TICK_S: Final = 0.002
+_PAYLOAD_OCTETS: Final = 64
+
+
+def input_is_closed() -> bool:
+    """Tell whether whoever started us closed our standard input."""
+    readable, _, _ = select.select([0], [], [], 0)
+    return bool(readable) and not os.read(0, 4096)
+
+
+def send(host: str, port: int, *, rate: int, payload: bytes, count: int) -> dict[str, float]:
+    """Send at `rate` a second; behind schedule it catches up, so the mean holds on a busy machine."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    body = payload or bytes(_PAYLOAD_OCTETS)
+    sent = refused = 0
+    with socket.socket(family, kind, protocol) as handle:
+        handle.connect(address)
+        print(json.dumps({"sending": True}), flush=True)
+        start = time.monotonic()
+        while (not count or sent < count) and not input_is_closed():
+            due = int((time.monotonic() - start) * rate) + 1
+            for _ in range(min(due, count or due) - sent):
+                try:
+                    handle.send(body)
+                except OSError:
+                    refused += 1
+                sent += 1
+            time.sleep(_TICK_S)
+    return {"sent": sent, "refused": refused, "seconds": round(time.monotonic() - start, 3)}
+
+
+def sink(port: int) -> dict[str, int]:
+    """Take datagrams on a port, both families, until standard input closes."""
+    received = 0
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as handle:
+        handle.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        handle.bind(("::", port))
+        print(json.dumps({"listening": True}), flush=True)
+        while True:
+            readable, _, _ = select.select([handle.fileno(), 0], [], [])
+            if handle.fileno() in readable:
+                handle.recv(65_536)
+                received += 1
+            elif not os.read(0, 4096):
+                return {"received": received}
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description="Send or take UDP datagrams.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    sender = commands.add_parser("send")
+    sender.add_argument("--host", required=True)
+    sender.add_argument("--port", type=int, required=True)
+    sender.add_argument("--rate", type=int, default=2000)
+    sender.add_argument("--payload", default="", help="hexadecimal")
+    sender.add_argument("--count", type=int, default=0)
+    taker = commands.add_parser("sink")
+    taker.add_argument("--port", type=int, required=True)
+    given = parser.parse_args()
+    if given.command == "sink":
+        report: dict[str, float] = {**sink(given.port)}
+    else:
+        payload = bytes.fromhex(given.payload)
+        report = send(given.host, given.port, rate=given.rate, payload=payload, count=given.count)
+    json.dump(report, sys.stdout)
+    print()
+
+
+if __name__ == "__main__":
+    main()
