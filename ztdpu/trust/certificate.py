@@ -47,6 +47,7 @@ def load_certificate(der: bytes, *, refusal: type[RefusedError]) -> x509.Certifi
         certificate = x509.load_der_x509_certificate(der)
         readable = (
             certificate.version is x509.Version.v3
+            and certificate.serial_number > 0
             and len(certificate.extensions) <= _EXTENSION_LIMIT
             and certificate.not_valid_before_utc <= certificate.not_valid_after_utc
             and certificate.subject is not None
@@ -55,7 +56,7 @@ def load_certificate(der: bytes, *, refusal: type[RefusedError]) -> x509.Certifi
     except _UNREADABLE as error:
         raise refusal("certificate cannot be read") from error
     if not readable:
-        raise refusal("certificate is not of version 3 or has contradictory dates")
+        raise refusal("certificate is not of version 3, or has a serial number or dates that cannot be")
     return certificate
 
 
