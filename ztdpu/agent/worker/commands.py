@@ -9,6 +9,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from ztdpu.agent import mailbox
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from ztdpu.agent.worker.loop import Worker
 
 _TABLES_LIMIT_OCTETS: Final = 16 * 1024 * 1024
+_ROWS_LIMIT: Final = 512
+"""SAs of each direction listed in one answer, so that it fits a message; counters are complete."""
 
 
 class Commands:
@@ -191,11 +194,11 @@ def statistics(pipeline: Pipeline, token: int) -> mailbox.Statistics:
         flows=pipeline.flow_count,
         send_sas=[
             [*_words(line), sa.key.spi, sa.packets, sa.octets, int((now_s - sa.installed_s) * 1000)]
-            for line, sa in pipeline.sas.send.items()
+            for line, sa in islice(pipeline.sas.send.items(), _ROWS_LIMIT)
         ],
         receive_sas=[
             [*_words(sa.line), spi, sa.state.value, sa.packets, sa.octets, int((now_s - sa.offered_s) * 1000)]
-            for spi, sa in pipeline.sas.receive.items()
+            for spi, sa in islice(pipeline.sas.receive.items(), _ROWS_LIMIT)
         ],
         resident_octets=resident_octets(),
     )
