@@ -145,12 +145,10 @@ class Changes:
                 transaction,
                 leases.restore(current, request.reason, fleet.now(), allow_rollback=allow_rollback),
             )
-            transaction.retire_bindings(device, denied=True)
             generation = fleet.bump(transaction)
             fleet.write_leaf(transaction, request.event(generation=generation, allow_rollback=int(allow_rollback)))
             answer = {"generation": generation, "acknowledged_unix_ns": time.time_ns(), "peers": []}
             self._remember(transaction, request, answer)
-        fleet.set_binding(device, None)
         fleet.hub.close(device, PermissionDeniedError(f"{device} is pending"))
         fleet.push_peers_around(device)
         return self._device_change(device, answer)

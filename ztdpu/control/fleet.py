@@ -6,17 +6,21 @@ it; nothing here awaits, so what it says is never half changed. Verifies nothing
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from ztdpu.control import leases
-from ztdpu.control.audit import AuditEvent
+from ztdpu.control.audit import AuditEvent, AuditOutcome
 from ztdpu.control.clock import Clock
 from ztdpu.control.epochs import Epochs
 from ztdpu.control.hub import (
     ConfigPush,
+    Connection,
     EpochKeysPush,
     Hub,
     PeersPush,
@@ -29,11 +33,14 @@ from ztdpu.control.record import DeviceRecord, StoredBinding
 from ztdpu.control.source import Desired
 from ztdpu.control.store.store import Store, Transaction
 from ztdpu.errors import NotFoundError, PermissionDeniedError
-from ztdpu.keys.epoch import EpochKey, epoch_key_context, seal_epoch_keys
+from ztdpu.keys.epoch import EpochKey, seal_epoch_keys
 from ztdpu.model.device import DeviceState
 from ztdpu.model.tenant import Network
 
-EPOCH_KEY_OCTETS = 32
+EPOCH_KEYS_LABEL: Final = b"ztdpu/v1/epoch-keys\0"
+EPOCH_KEY_OCTETS: Final = 32
+EAR_TTL_S: Final = 600
+EAR_TOLD_AGAIN_MS: Final = EAR_TTL_S * 1000 // 2
 
 
 class Fleet:
@@ -54,7 +61,8 @@ class Fleet:
         self._bindings: dict[str, StoredBinding] = {}
         self._kem_keys: dict[str, bytes] = {}
         """Device -> public KEM key of its last granted lease request."""
-        self._told_peers: dict[str, tuple[PeerView, ...]] = {}
+        self._told_peers: dict[str, tuple[tuple[tuple[str, bytes, bytes], ...], int]] = {}
+        """Device -> (what of its peers it was told last, unix ms)."""
         self._dirty: dict[str, DeviceRecord] = {}
         self._pending: list[Callable[[], object]] = []
         """What memory does when the open transaction is durable."""
@@ -102,6 +110,8 @@ class Fleet:
             self.bump(transaction)
             transaction.put_number("roster-serial", self.desired.roster.serial)
         self.config_generation = dict.fromkeys(self.names(), self.generation)
+        # Whoever had not heard of a revocation before the restart hears of its effect with the first list of peers.
+        self.revocations[self.generation] = now.unix_ms
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -192,13 +202,23 @@ class Fleet:
 
     # --- sealing and telling ---
 
-    def sealed_epoch_keys(self, device: str) -> bytes:
-        """Current keys of the device's networks, sealed to its KEM key; empty when it may not have them."""
-        public_key = self._kem_keys.get(device)
+    def seal_epoch_keys(self, device: str, kem_public_key: bytes) -> bytes:
+        """Current keys of the device's networks, sealed; empty for a device without tenants.
+
+        Raises:
+            ExchangeError: the key is none of the KEM.
+
+        """
         keys: tuple[EpochKey, ...] = self.epochs.keys_of(self.desired.tenants_on(device))
-        if public_key is None or not keys or not self.is_leased(device):
+        if not keys:
             return b""
-        return seal_epoch_keys(keys, kem_public_key=public_key, context=epoch_key_context(device, public_key))
+        context = EPOCH_KEYS_LABEL + hashlib.sha256(device.encode() + b"\0" + kem_public_key).digest()
+        return seal_epoch_keys(keys, kem_public_key=kem_public_key, context=context)
+
+    def sealed_epoch_keys(self, device: str) -> bytes:
+        """The same for a device that holds a lease now, to the key that it asked with last; else empty."""
+        kem_public_key = self._kem_keys.get(device)
+        return self.seal_epoch_keys(device, kem_public_key) if kem_public_key and self.is_leased(device) else b""
 
     def peers_of(self, device: str) -> tuple[PeerView, ...]:
         """Live peers of a device; one without a worker is no peer yet."""
@@ -206,6 +226,35 @@ class Fleet:
             return ()
         views = (self._view(peer) for peer in self.desired.peers_of(device) if self.is_leased(peer))
         return tuple(view for view in views if view is not None)
+
+    def set_worker_instance(self, device: str, worker_instance: bytes) -> None:
+        """A worker said hello; peers address it by this."""
+        record = self.record(device)
+        if record.worker_instance != worker_instance:
+            with self.transaction() as transaction:
+                self.put(transaction, replace(record, worker_instance=worker_instance))
+                self.bump(transaction)
+            self.push_peers_around(device)
+
+    def sweep(self) -> None:
+        """What time alone changes: leases that ended, streams whose device may not talk any more."""
+        now = self.now()
+        ended = [name for name in self.names() if leases.expire(self.record(name), now) is not self.record(name)]
+        if ended:
+            with self.transaction() as transaction:
+                for name in ended:
+                    expired = leases.expire(self.record(name), now)
+                    self.put(transaction, expired)
+                    self.write_leaf(transaction, _expired_event(name, expired.reason))
+                self.bump(transaction)
+            for name in ended:
+                self.set_kem_key(name, None)
+                self.push_peers_around(name)
+        for connection in self.hub.list():
+            try:
+                self.require_connected(connection)
+            except (PermissionDeniedError, NotFoundError) as error:
+                self.hub.close(connection.device, error)
 
     def _view(self, device: str) -> PeerView | None:
         record, binding = self.record(device), self._bindings.get(device)
@@ -232,11 +281,16 @@ class Fleet:
         self.hub.deliver(device, ConfigPush(generation=self.generation, revision=tables.revision, tables=tables.blob))
         self.push_epoch_keys((device,))
 
-    def push_peers(self, device: str, *, always: bool = False) -> None:
-        """Tell one device who its peers are, if that changed; a fresher EAR alone is told when the old one is old."""
-        peers = self.peers_of(device)
-        if always or self._told_peers.get(device) != peers:
-            self._told_peers[device] = peers
+    def push_peers(self, device: str) -> None:
+        """Tell one device who its peers are, if that changed; a fresher EAR alone is told when the told one ages."""
+        if self.hub.get(device) is None:
+            self._told_peers.pop(device, None)
+            return
+        now_ms, peers = self.now().unix_ms, self.peers_of(device)
+        names = tuple((peer.device, peer.key_binding, peer.worker_instance) for peer in peers)
+        told, told_ms = self._told_peers.get(device, (None, 0))
+        if told != names or now_ms - told_ms > EAR_TOLD_AGAIN_MS:
+            self._told_peers[device] = (names, now_ms)
             self.hub.deliver(device, PeersPush(generation=self.generation, peers=peers))
 
     def push_peers_around(self, device: str) -> None:
@@ -274,17 +328,24 @@ class Fleet:
             )
         return counted
 
-    def require_connected(self, device: str, *, tls_spki_sha256: bytes, certificate_expires_unix_s: int) -> None:
+    def require_connected(self, connection: Connection) -> None:
         """Ask, for each message on a stream, that this is still the device, with this key, in a state that may talk.
 
         Raises:
             PermissionDeniedError: it is not.
 
         """
-        now, record, binding = self.now(), self.record(device), self._bindings.get(device)
+        device, now = connection.device, self.now()
+        record, binding = self.record(device), self._bindings.get(device)
         if leases.expire(record, now).state not in leases.CONNECTED_STATES:
             raise PermissionDeniedError(f"device {device} is {record.state}", remedy="attest again")
-        if binding is None or not secrets.compare_digest(binding.tls_spki_sha256, tls_spki_sha256):
+        if binding is None or not secrets.compare_digest(binding.tls_spki_sha256, connection.tls_spki_sha256):
             raise PermissionDeniedError(f"{device} has another key now", remedy="attest again")
-        if certificate_expires_unix_s * 1000 <= now.unix_ms:
+        if connection.certificate_expires_unix_s * 1000 <= now.unix_ms:
             raise PermissionDeniedError("the SVID is over", remedy="attest again")
+
+
+def _expired_event(device: str, reason: str) -> AuditEvent:
+    return AuditEvent(
+        actor="control", role="control", action="expire-lease", subject=device, outcome=AuditOutcome.DONE, reason=reason
+    )

@@ -160,8 +160,10 @@ class Connection:
     """One open Connect stream and what came over it."""
 
     device: str
-    binding_sha256: bytes
-    worker_instance: bytes
+    tls_spki_sha256: bytes
+    """Of the client certificate."""
+    certificate_expires_unix_s: int
+    worker_instance: bytes = b""
     outbox: Outbox = field(default_factory=Outbox)
     applied_generation: int = 0
     applied_revision: bytes = b""
@@ -208,6 +210,10 @@ class Hub:
         """The open stream of a device."""
         return self._connections.get(device)
 
+    def list(self) -> tuple[Connection, ...]:
+        """All of them."""
+        return tuple(self._connections.values())
+
     def close(self, device: str, error: ZtdpuError) -> None:
         """End a device's stream."""
         connection = self._connections.pop(device, None)
@@ -216,7 +222,7 @@ class Hub:
 
     def close_all(self, error: ZtdpuError) -> None:
         """End every stream: control goes down."""
-        for device in list(self._connections):
+        for device in tuple(self._connections):
             self.close(device, error)
 
     def deliver(self, device: str, push: Push) -> bool:
@@ -244,6 +250,10 @@ class Hub:
     def expect_applied(self, generation: int, devices: Iterable[str]) -> None:
         """Begin to wait for these devices' answers; call before the pushes."""
         self._waits[generation] = _Wait({device for device in devices if device in self._connections})
+
+    def forget_wait(self, generation: int) -> None:
+        """Nobody will ask who applied this one."""
+        self._waits.pop(generation, None)
 
     def note_applied(self, device: str, generation: int) -> None:
         """A device applied every revocation up to `generation`."""

@@ -88,7 +88,7 @@ def revoke(record: DeviceRecord, reason: str, now: Instant) -> DeviceRecord:
     if record.state is DeviceState.REVOKED:
         raise StateError(f"{record.name} is revoked already", remedy="`ztdpu device restore` is the way back")
     revoked = change_state(record, DeviceState.REVOKED, reason, now)
-    return replace(revoked, boot_floor=record.boot_counter, binding_sha256=b"", ear="", svid_expires_unix_s=0)
+    return replace(revoked, boot_floor=record.boot_counter + 1, binding_sha256=b"", ear="", svid_expires_unix_s=0)
 
 
 def quarantine(record: DeviceRecord, reason: str, now: Instant) -> DeviceRecord:

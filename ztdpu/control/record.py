@@ -26,7 +26,7 @@ class DeviceRecord:
     boot_counter: int = 0
     """Highest ever accepted."""
     boot_floor: int = 0
-    """Boots up to this one never return: set by revoke."""
+    """Lowest boot that is still accepted; revoke puts it above the present one."""
     allow_rollback: bool = False
     """An operator restored the device with leave to go below the highest versions seen; spent by the next grant."""
     binding_sha256: bytes = b""
@@ -60,6 +60,8 @@ class StoredBinding:
     tls_spki_sha256: bytes
     offer_spki: bytes
     """DER."""
+    offer_spki_sha256: bytes
+    ttl_s: int
     expires_unix_s: int
     live: bool = True
     denied: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -78,10 +78,10 @@ class SqlTransaction:
         rows = self._sql.execute(select(table).where(table.c.device == device).order_by(table.c.number)).mappings()
         return [_binding(row) for row in rows]
 
-    def find_key_owners(self, *, tls_spki_sha256: bytes, offer_spki: bytes) -> Sequence[StoredBinding]:
+    def find_key_owners(self, keys: Collection[bytes]) -> Sequence[StoredBinding]:
         """Bindings that name one of these keys."""
         table = schema.bindings
-        same = or_(table.c.tls_spki_sha256 == tls_spki_sha256, table.c.offer_spki == offer_spki)
+        same = or_(table.c.tls_spki_sha256.in_(keys), table.c.offer_spki_sha256.in_(keys))
         return [_binding(row) for row in self._sql.execute(select(table).where(same)).mappings()]
 
     def put_binding(self, binding: StoredBinding) -> None:

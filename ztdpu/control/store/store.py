@@ -6,7 +6,7 @@ happened. Errors of the machine below (disk full, locked, corrupt) come out as S
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -43,8 +43,8 @@ class Transaction(Protocol):
     def list_bindings(self, device: str) -> Sequence[StoredBinding]:
         """Every binding of a device, oldest first."""
 
-    def find_key_owners(self, *, tls_spki_sha256: bytes, offer_spki: bytes) -> Sequence[StoredBinding]:
-        """Every binding, of any device, that names one of these keys."""
+    def find_key_owners(self, keys: Collection[bytes]) -> Sequence[StoredBinding]:
+        """Every binding, of any device, that names one of these keys (SHA-256 of the SPKI), in either use."""
 
     def put_binding(self, binding: StoredBinding) -> None:
         """Make it the device's only live one."""

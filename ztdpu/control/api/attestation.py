@@ -1,0 +1,161 @@
+"""AttestationService: carries one `appraisal.session` over a stream, with a deadline."""
+
+# ruff: noqa: N802 - gRPC fixes the names of methods
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from ztdpu.control.appraisal.conclusion import Concluder, Result
+from ztdpu.control.appraisal.judgement import BindingGiven, LeaseAsked
+from ztdpu.control.appraisal.session import AttestationSession, Challenge, SpdmRequest, Step
+from ztdpu.control.audit import AuditEvent, AuditOutcome
+from ztdpu.control.fleet import Fleet
+from ztdpu.control.meters import Meters
+from ztdpu.control.view import view_device
+from ztdpu.errors import EvidenceError, NotFoundError, UnreachableError, ZtdpuError
+from ztdpu.model.administration import AttestationReport
+from ztdpu.model.attestation import Dimension, Finding
+from ztdpu.rpc.convert.attestation import finding_to_message, report_to_message
+from ztdpu.v1 import attestation_pb2, attestation_pb2_grpc
+
+STREAM_LIMIT_S: Final = 30.0
+MESSAGE_LIMIT: Final = 64
+SESSIONS_LIMIT: Final = 512
+
+
+class AttestationServicer(attestation_pb2_grpc.AttestationServiceServicer):
+    """Attestation of devices, and reports about it for admins."""
+
+    def __init__(self, fleet: Fleet, concluder: Concluder, meters: Meters) -> None:
+        self._fleet = fleet
+        self._concluder = concluder
+        self._meters = meters
+        self._open = 0
+
+    async def Attest(
+        self, request_iterator: AsyncIterator[attestation_pb2.AttestRequest], context: Any
+    ) -> AsyncIterator[attestation_pb2.AttestResponse]:
+        """See attestation.proto. A refusal is audited, then the stream ends with its code word."""
+        if self._open >= SESSIONS_LIMIT:
+            raise UnreachableError("too many attestations at once")
+        session = AttestationSession(self._fleet, self._concluder)
+        self._open += 1
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(STREAM_LIMIT_S):
+                for _ in range(MESSAGE_LIMIT):
+                    step = _take(session, await anext(request_iterator, None))
+                    yield step_to_message(step)
+                    if isinstance(step, Result):
+                        self._meters.attestations.labels(result=str(step.state)).inc()
+                        self._meters.attestation_seconds.observe(time.monotonic() - started)
+                        return
+                raise EvidenceError("too many messages in one attestation")
+        except ZtdpuError as error:
+            self._meters.attestations.labels(result=error.code).inc()
+            self._audit(session, error, context)
+            raise
+        finally:
+            self._open -= 1
+
+    def _audit(self, session: AttestationSession, error: ZtdpuError, context: Any) -> None:
+        self._fleet.audit(
+            AuditEvent(
+                actor="unidentified",
+                role="anyone",
+                action="attest",
+                subject=session.device,
+                outcome=AuditOutcome.REFUSED,
+                reason=error.code,
+                detail={"message": error.message[:300], "peer": str(context.peer())[:100]},
+            )
+        )
+
+    async def GetAttestation(
+        self, request: attestation_pb2.GetAttestationRequest, _context: Any
+    ) -> attestation_pb2.Attestation:
+        """What the last appraisal of a device found."""
+        status = view_device(self._fleet, request.device)
+        with self._fleet.transaction() as transaction:
+            stored = transaction.get_evidence(request.device)
+        if stored is None:
+            raise NotFoundError(f"{request.device} was never appraised", remedy="is its agent running?")
+        report = AttestationReport(
+            device=request.device,
+            state=str(status.state),
+            tier=status.tier,
+            ear=self._fleet.record(request.device).ear,
+            findings=tuple(_finding(one) for one in json.loads(stored.findings)),
+            appraised_unix_ms=stored.appraised_unix_ms,
+            profile=stored.profile,
+            device_id_sha256=status.device_id_sha256,
+            evidence=stored.evidence,
+        )
+        return report_to_message(report)
+
+
+def _take(session: AttestationSession, message: attestation_pb2.AttestRequest | None) -> Step:
+    """Hand one message to the session."""
+    if message is None:
+        raise EvidenceError("the agent ended the attestation early")
+    match message.WhichOneof("step"):
+        case "begin":
+            lease = message.begin.lease
+            asked = LeaseAsked(
+                binding_sha256=lease.binding_sha256,
+                applied_generation=lease.applied_generation,
+                kem_public_key=lease.kem_public_key,
+                offer_signature=lease.offer_signature,
+            )
+            return session.begin(device=message.begin.device, join_token=message.begin.join_token, asked=asked)
+        case "spdm":
+            return session.receive_spdm(message.spdm)
+        case "binding":
+            given = message.binding
+            return session.receive_binding(
+                BindingGiven(
+                    key_binding=given.key_binding,
+                    csr=given.csr,
+                    tls_possession=given.tls_possession,
+                    offer_possession=given.offer_possession,
+                )
+            )
+        case _:
+            raise EvidenceError("empty message in an attestation")
+
+
+def step_to_message(step: Step) -> attestation_pb2.AttestResponse:
+    """Message for what the session says."""
+    if isinstance(step, SpdmRequest):
+        return attestation_pb2.AttestResponse(spdm=step.request)
+    if isinstance(step, Challenge):
+        return attestation_pb2.AttestResponse(bind=attestation_pb2.BindingChallenge(nonce=step.nonce))
+    lease = step.lease
+    granted = (
+        attestation_pb2.LeaseGrant(
+            duration_ms=lease.duration_ms, generation=lease.generation, sealed_epoch_keys=lease.sealed_epoch_keys
+        )
+        if lease
+        else None
+    )
+    result = attestation_pb2.AttestResult(
+        state=str(step.state),
+        reason=step.reason,
+        ear=step.ear,
+        findings=[finding_to_message(finding) for finding in step.findings],
+        svid=step.svid,
+        lease=granted,
+        interval_ms=step.interval_ms,
+        ear_public_key=step.ear_public_key,
+    )
+    return attestation_pb2.AttestResponse(result=result)
+
+
+def _finding(document: dict[str, Any]) -> Finding:
+    return Finding(
+        **document | {"dimension": Dimension(document["dimension"]), "expected": tuple(document["expected"])}
+    )

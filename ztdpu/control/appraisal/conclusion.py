@@ -1,0 +1,315 @@
+"""What follows from an appraisal: lease, identity and epoch keys, or a lowered state; in one transaction.
+
+    read the device again -> unchanged? -> token spent -> binding stored -> revocations applied? -> lease -> audit
+    -> commit -> peers told -> epoch keys sealed into the result
+
+Called by `session` after judging. Renewals of a lease in an unchanged state are not audited; every change is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from ztdpu.control import leases
+from ztdpu.control.appraisal.judgement import LeaseAsked, public_key, raise_versions
+from ztdpu.control.audit import AuditEvent, AuditOutcome
+from ztdpu.control.clock import as_datetime
+from ztdpu.control.configuration import Attestation
+from ztdpu.control.fleet import EAR_TTL_S, Fleet
+from ztdpu.control.issue import Issuer
+from ztdpu.control.record import DeviceRecord, StoredBinding, StoredEvidence
+from ztdpu.errors import EvidenceError, PermissionDeniedError
+from ztdpu.model.attestation import Finding
+from ztdpu.model.device import DeviceState
+from ztdpu.trust.appraise import Appraisal
+from ztdpu.trust.ear import issue_ear
+from ztdpu.trust.spdm.evidence import Evidence
+
+FIRST_FINDINGS: Final = 3
+"""Named in the reason of a lowered state; all of them are kept."""
+_NO_BINDING: Final = b"\0" * 32
+"""Stands in the result of a device that bound no key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """A lease, as the agent gets it."""
+
+    duration_ms: int
+    generation: int
+    sealed_epoch_keys: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The last message of an attestation."""
+
+    state: DeviceState
+    reason: str
+    ear: str = ""
+    findings: tuple[Finding, ...] = ()
+    svid: tuple[bytes, ...] = ()
+    lease: Granted | None = None
+    interval_ms: int = 0
+    ear_public_key: bytes = b""
+
+
+class Concluder:
+    """One per control process."""
+
+    def __init__(self, fleet: Fleet, issuer: Issuer, timing: Attestation) -> None:
+        self._fleet = fleet
+        self._issuer = issuer
+        self._timing = timing
+
+    @property
+    def trust_domain(self) -> str:
+        """Of this control."""
+        return self._issuer.trust_domain
+
+    # --- nothing granted ---
+
+    def refuse(self, record: DeviceRecord, appraisal: Appraisal, reason: str) -> Result:
+        """The state stands; nothing changes but the audit log."""
+        self._fleet.audit(self._event(record.name, AuditOutcome.REFUSED, reason))
+        return self._result(record.state, reason, findings=appraisal.findings)
+
+    def lower(self, *, read: DeviceRecord, appraisal: Appraisal, evidence: Evidence, state: DeviceState) -> Result:
+        """Evidence verifies and says no: the lease ends at once, peers delete the device's SAs."""
+        fleet, device, now = self._fleet, read.name, self._fleet.now()
+        reason = describe(appraisal.findings) or f"tier {appraisal.tier.word} gets no lease here"
+        was_leased = leases.is_leased(fleet.record(device), now)
+        ear = self._ear(appraisal, device, read.binding_sha256 or _NO_BINDING)
+        with fleet.transaction() as transaction:
+            current = transaction.get_device(device) or read
+            leases.require_unchanged(read, current)
+            changed = leases.change_state(current, state, reason, now)
+            fleet.put(
+                transaction,
+                dataclasses.replace(
+                    changed,
+                    version=current.version + (state is not current.state),
+                    tier=appraisal.tier.word,
+                    profile=appraisal.profile,
+                    ear=ear,
+                    appraised_unix_ms=now.unix_ms,
+                    lease_boot_id="",
+                    lease_deadline_ns=0,
+                ),
+            )
+            transaction.put_evidence(_stored(device, appraisal, evidence, now.unix_ms))
+            if was_leased:
+                networks = [n for t, n in fleet.desired.networks.items() if t in fleet.desired.tenants_on(device)]
+                fleet.begin_epochs(transaction, networks, f"{state}: {device}")
+            generation = fleet.bump(transaction)
+            fleet.write_leaf(transaction, self._event(device, AuditOutcome.REFUSED, reason, state=str(state)))
+        if was_leased:
+            fleet.revocations[generation] = now.unix_ms
+            fleet.set_kem_key(device, None)
+            fleet.push_revocation(device, generation=generation, cause=str(state))
+            fleet.hub.forget_wait(generation)
+        fleet.push_peers_around(device)
+        return self._result(state, reason, ear=ear, findings=appraisal.findings)
+
+    # --- granted ---
+
+    def conclude(
+        self,
+        *,
+        read: DeviceRecord,
+        appraisal: Appraisal,
+        evidence: Evidence,
+        asked: LeaseAsked,
+        token_sha256: bytes,
+        new_binding: StoredBinding | None,
+    ) -> Result:
+        """Grant what the state allows.
+
+        Raises:
+            ConflictError: the device was changed meanwhile, its DeviceID is another's, or the token is spent.
+            LeaseError: the agent has not applied every revocation.
+
+        """
+        fleet, device, now = self._fleet, read.name, self._fleet.now()
+        before = fleet.binding(device)
+        binding = new_binding or before
+        if binding is None:
+            raise EvidenceError("there is no binding to grant anything to")
+        tiers = fleet.desired.appraisal[device].lease_tiers
+        state = leases.appraised_state(read, appraisal.tier, tiers_allowed=tiers)
+        is_leased = state in leases.LEASED_STATES
+        reason = describe(appraisal.findings) or "evidence is as expected"
+        ear = self._ear(appraisal, device, binding.binding_sha256)
+        sealed = fleet.seal_epoch_keys(device, asked.kem_public_key) if is_leased else b""
+        with fleet.transaction() as transaction:
+            current = transaction.get_device(device) or read
+            leases.require_unchanged(read, current)
+            if token_sha256:
+                transaction.use_token(token_sha256, device=device, now_unix_ms=now.unix_ms)
+            record = _with_appraisal(current, appraisal, ear, now.unix_ms)
+            if new_binding is not None:
+                transaction.put_binding(new_binding)
+                record = _with_binding(record, new_binding, before)
+            svid, record = self._svid(record, binding, now.unix_ms, is_new=new_binding is not None)
+            if is_leased:
+                leases.require_revocations_applied(
+                    is_starting=not asked.binding_sha256,
+                    applied_generation=asked.applied_generation,
+                    revocations=fleet.revocations,
+                    now=now,
+                )
+                record = leases.grant(record, state, reason, now, duration_ms=self.lease_ms(device))
+            fleet.put(transaction, record)
+            transaction.put_evidence(_stored(device, appraisal, evidence, now.unix_ms))
+            highest = transaction.get_highest_versions(device)
+            transaction.put_highest_versions(
+                device, raise_versions(highest, appraisal, allow_rollback=current.allow_rollback)
+            )
+            if record.version != current.version:
+                fleet.bump(transaction)
+                fleet.write_leaf(
+                    transaction,
+                    self._event(
+                        device,
+                        AuditOutcome.DONE,
+                        reason,
+                        state=str(record.state),
+                        tier=appraisal.tier.word,
+                        binding_sha256=binding.binding_sha256.hex(),
+                        new_binding=int(new_binding is not None),
+                        enrolled=int(bool(token_sha256)),
+                    ),
+                )
+        self._follow(device, before, new_binding, asked if is_leased else None)
+        lease = Granted(duration_ms=self.lease_ms(device), generation=fleet.generation, sealed_epoch_keys=sealed)
+        return self._result(
+            record.state,
+            record.reason,
+            ear=ear,
+            findings=appraisal.findings,
+            svid=svid,
+            lease=lease if is_leased else None,
+        )
+
+    def _follow(
+        self, device: str, before: StoredBinding | None, new: StoredBinding | None, granted: LeaseAsked | None
+    ) -> None:
+        """Memory and pushes after the commit."""
+        fleet = self._fleet
+        if new is not None:
+            fleet.set_binding(device, new)
+            if before is not None and before.tls_spki_sha256 != new.tls_spki_sha256:
+                fleet.hub.close(device, PermissionDeniedError(f"{device} has another key now"))
+        if granted is not None:
+            fleet.set_kem_key(device, granted.kem_public_key)
+        fleet.push_peers_around(device)
+
+    def lease_ms(self, device: str) -> int:
+        """Control's default, or less where a tenant on the device bounds it."""
+        tenants = self._fleet.desired.cluster.tenants
+        bounds = [tenants[tenant].spec.lease_s for tenant in self._fleet.desired.tenants_on(device)]
+        return int(min([self._timing.lease_s, *(bound for bound in bounds if bound)]) * 1000)
+
+    def _svid(
+        self, record: DeviceRecord, binding: StoredBinding, now_unix_ms: int, *, is_new: bool
+    ) -> tuple[tuple[bytes, ...], DeviceRecord]:
+        """An SVID for a new binding, or when the old one is past half its life."""
+        ttl_s = self._timing.svid_s
+        if not is_new and record.svid_expires_unix_s * 1000 - now_unix_ms > ttl_s * 500:
+            return (), record
+        chain = self._issuer.issue_device_svid(record.name, public_key(binding.tls_spki), ttl_s=ttl_s)
+        return chain, dataclasses.replace(record, svid_expires_unix_s=now_unix_ms // 1000 + ttl_s)
+
+    # --- shared ---
+
+    def _ear(self, appraisal: Appraisal, device: str, binding_sha256: bytes) -> str:
+        return issue_ear(
+            appraisal,
+            device=device,
+            key=self._issuer.ear_key,
+            issuer=f"spiffe://{self.trust_domain}/control",
+            now=as_datetime(self._fleet.now()),
+            binding_sha256=binding_sha256,
+            ttl_s=EAR_TTL_S,
+        )
+
+    def _result(
+        self,
+        state: DeviceState,
+        reason: str,
+        *,
+        ear: str = "",
+        findings: tuple[Finding, ...] = (),
+        svid: tuple[bytes, ...] = (),
+        lease: Granted | None = None,
+    ) -> Result:
+        return Result(
+            state=state,
+            reason=reason,
+            ear=ear,
+            findings=findings,
+            svid=svid,
+            lease=lease,
+            interval_ms=int(self._timing.interval_s * 1000),
+            ear_public_key=self._issuer.ear_public_key,
+        )
+
+    def _event(self, device: str, outcome: AuditOutcome, reason: str, **detail: str | int) -> AuditEvent:
+        return AuditEvent(
+            actor=f"spiffe://{self.trust_domain}/dpu/{device}",
+            role="agent",
+            action="attest",
+            subject=device,
+            outcome=outcome,
+            reason=reason,
+            detail=detail,
+        )
+
+
+def describe(findings: tuple[Finding, ...]) -> str:
+    """The first findings in a phrase."""
+    words = [f"{one.code}: {one.message}" for one in findings[:FIRST_FINDINGS]]
+    more = len(findings) - len(words)
+    return "; ".join([*words, *([f"and {more} more"] if more else [])])
+
+
+def encode_findings(findings: tuple[Finding, ...]) -> str:
+    """JSON for the store."""
+    return json.dumps([dataclasses.asdict(one) for one in findings])
+
+
+def _with_appraisal(record: DeviceRecord, appraisal: Appraisal, ear: str, now_unix_ms: int) -> DeviceRecord:
+    return dataclasses.replace(
+        record,
+        tier=appraisal.tier.word,
+        profile=appraisal.profile,
+        device_id_sha256=appraisal.device_id_sha256,
+        boot_counter=appraisal.boot_counter,
+        ear=ear,
+        appraised_unix_ms=now_unix_ms,
+    )
+
+
+def _with_binding(record: DeviceRecord, new: StoredBinding, before: StoredBinding | None) -> DeviceRecord:
+    """Other keys are another start of the agent: its worker is not known before its hello."""
+    same_start = before is not None and before.tls_spki_sha256 == new.tls_spki_sha256
+    return dataclasses.replace(
+        record,
+        binding_sha256=new.binding_sha256,
+        version=record.version + 1,
+        worker_instance=record.worker_instance if same_start else b"",
+    )
+
+
+def _stored(device: str, appraisal: Appraisal, evidence: Evidence, now_unix_ms: int) -> StoredEvidence:
+    return StoredEvidence(
+        device=device,
+        profile=appraisal.profile,
+        nonce=appraisal.nonce,
+        evidence=evidence.encode(),
+        findings=encode_findings(appraisal.findings),
+        appraised_unix_ms=now_unix_ms,
+    )

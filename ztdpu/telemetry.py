@@ -1,0 +1,57 @@
+"""Names of metrics and logs, and how a process sets logging up. One vocabulary, in one file.
+
+Called once by each process that logs. Holds no state of its own; never logs a key, a token or a payload.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from enum import StrEnum
+from typing import Any, Final
+
+import structlog
+
+LABELS_LIMIT: Final = 3
+"""No metric has more labels: every label multiplies the series."""
+
+
+class Metric(StrEnum):
+    """Names of control's metrics; the unit is the last word."""
+
+    DEVICES = "ztdpu_devices"
+    """Gauge by state."""
+    CONNECTED_AGENTS = "ztdpu_connected_agents"
+    ATTESTATIONS = "ztdpu_attestations_total"
+    """Counter by result: the state that followed, or the code word of a refusal."""
+    ATTESTATION_SECONDS = "ztdpu_attestation_seconds"
+    RPC = "ztdpu_rpc_total"
+    """Counter by method and code word (`ok`, or that of the error)."""
+    RELAYED_ENVELOPES = "ztdpu_relayed_envelopes_total"
+    """Counter by result: `relayed`, `rate`, `size`, `no_peer`, `not_connected`."""
+    REVOCATION_SECONDS = "ztdpu_revocation_seconds"
+    """From commit to the answer of a peer."""
+    GENERATION = "ztdpu_generation"
+    POLICY_FAULTS = "ztdpu_policy_faults"
+
+
+def configure_logging(component: str, *, level: int = logging.INFO) -> None:
+    """Write one JSON object a line to stderr, with time, level, component and event."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    structlog.contextvars.bind_contextvars(component=component)
+
+
+def get_logger() -> Any:
+    """The logger of this process."""
+    return structlog.get_logger()
