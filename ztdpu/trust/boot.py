@@ -48,10 +48,7 @@ def boot_device(profile: Profile, secrets: DeviceSecrets, firmware: Firmware, bo
         ConfigurationError: secrets and profile do not fit each other, or a boot value is out of bounds.
 
     """
-    if secrets.profile != profile.name or len(secrets.certificates) != profile.device_id_level + 1:
-        raise ConfigurationError(f"the device's secrets are not of profile {profile.name}")
-    if not 0 <= boot.counter < 1 << 64 or len(boot.nonce) != extensions.BOOT_NONCE_OCTETS:
-        raise ConfigurationError("boot counter or boot nonce is out of bounds")
+    _check(profile, secrets, boot)
     blocks = measure(profile, firmware)
     issuer = x509.load_der_x509_certificate(secrets.certificates[-1])
     issuer_key = dice.derive_key(secrets.uds)
@@ -82,6 +79,13 @@ def boot_device(profile: Profile, secrets: DeviceSecrets, firmware: Firmware, bo
         alias_key=issuer_key,
         blocks=blocks,
     )
+
+
+def _check(profile: Profile, secrets: DeviceSecrets, boot: extensions.Boot) -> None:
+    if secrets.profile != profile.name or len(secrets.certificates) != profile.device_id_level + 1:
+        raise ConfigurationError(f"the device's secrets are not of profile {profile.name}")
+    if not 0 <= boot.counter < 1 << 64 or len(boot.nonce) != extensions.BOOT_NONCE_OCTETS:
+        raise ConfigurationError("boot counter or boot nonce is out of bounds")
 
 
 def _inputs(level: ChainLevel, blocks: Sequence[MeasurementBlock], boot: extensions.Boot) -> dice.InputValues:

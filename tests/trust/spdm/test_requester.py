@@ -245,7 +245,7 @@ def test_leaf_on_another_curve_is_refused(bench):
         .sign(key, SHA256())
     )
     certificates = (*bench.device.certificates[:-1], leaf.public_bytes(Encoding.DER))
-    with pytest.raises(SpdmError, match="P-384"):
+    with pytest.raises(SpdmError, match="secp384r1"):
         run_with(bench, certificates=certificates)
 
 
@@ -292,3 +292,29 @@ def test_transcript_holds_what_was_sent_and_nothing_else(bench):
     expected = [*(octets for pair in zip(sent[:3], got[:3], strict=True) for octets in pair), sent[-1], got[-1][:-96]]
     assert session.evidence().messages == tuple(expected)
     assert hashlib.sha384(session.evidence().l1).digest() == hashlib.sha384(b"".join(expected)).digest()
+
+
+def test_measurements_other_than_those_of_the_challenge_are_refused_though_signed(bench):
+    class TwoFaced(Responder):
+        def _record(self):
+            return b"".join(list(self._blocks.values())[: self.shown])
+
+        shown = 99
+
+    arguments = {
+        "profile": bench.profile,
+        "certificates": bench.device.certificates,
+        "key": bench.device.alias_key,
+        "blocks": bench.device.blocks,
+    }
+    bench.drive(TwoFaced(**arguments))
+    responder = TwoFaced(**arguments)
+    session = bench.session()
+    for _ in bench.answers[:-2]:
+        session.receive(responder.answer(session.next_request(), b"\x98" * 32))
+    responder.shown = 1
+    session.receive(responder.answer(session.next_request(), b"\x98" * 32))
+    responder.shown = 99
+    answer = responder.answer(session.next_request(), b"\x98" * 32)
+    with pytest.raises(SpdmError, match="changed"):
+        session.receive(answer)

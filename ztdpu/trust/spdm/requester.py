@@ -14,7 +14,7 @@ Driven by control, one session per appraisal:
 | DIGESTS | GET_DIGESTS | have the slot |
 | CERTIFICATE | GET_CERTIFICATE, until all is there | add up, split into certificates, have the digest of DIGESTS |
 | CHALLENGE (only with a challenge nonce) | CHALLENGE | be signed over M1 by the last certificate's key |
-| MEASUREMENTS | GET_MEASUREMENTS, all, signed | be signed over L1 by that key, with well-formed blocks |
+| MEASUREMENTS | GET_MEASUREMENTS, all, signed | be signed over L1 by that key, well-formed, those of the challenge |
 
 Error contract: `receive` raises SpdmError for anything else, and the session is dead from then on: start
 another one, at GET_VERSION. What is signed is built from the requests this object made, never from what
@@ -31,7 +31,7 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ztdpu.errors import SpdmError, StateError
-from ztdpu.trust.certificate import load_certificate
+from ztdpu.trust.certificate import ec_public_key, load_certificate
 from ztdpu.trust.profile import Profile
 from ztdpu.trust.spdm import algorithms, messages
 from ztdpu.trust.spdm import authentication as auth
@@ -43,6 +43,7 @@ from ztdpu.trust.spdm.transcript import SigningContext, verify_measurements, ver
 PORTION_OCTETS: Final = 1024
 """Asked for in one GET_CERTIFICATE."""
 _CONTENT_CHANGED: Final = 1
+_CURVES: Final = frozenset({"secp384r1"})
 _NEEDED: Final = Capability.CERT | Capability.MEAS_SIG
 
 
@@ -98,6 +99,7 @@ class MeasurementSession:
         self._chain_octets: int | None = None
         self._digest = b""
         self._root_hash = b""
+        self._summary_hash = b""
         self._certificates: tuple[bytes, ...] = ()
         self._leaf_key: ec.EllipticCurvePublicKey | None = None
         self._evidence: Evidence | None = None
@@ -228,7 +230,8 @@ class MeasurementSession:
         if hashlib.sha384(self._chain).digest() != self._digest:
             raise SpdmError("certificate chain is not the one that the device gave the digest of")
         self._root_hash, self._certificates = split_chain(self._chain)
-        self._leaf_key = _read_leaf_key(self._certificates[-1])
+        leaf = load_certificate(self._certificates[-1], refusal=SpdmError)
+        self._leaf_key = ec_public_key(leaf, curves=_CURVES, refusal=SpdmError)
         return Step.CHALLENGE if self._challenge_nonce else Step.MEASUREMENTS
 
     def _take_challenge(self, request: bytes, response: bytes) -> None:
@@ -237,6 +240,7 @@ class MeasurementSession:
             raise SpdmError("challenge is answered for another slot or certificate chain")
         m1 = b"".join((*self._negotiation, *self._authentication, request, auth.slice_unsigned(response)))
         verify_transcript(self._require_leaf_key(), SigningContext.CHALLENGE_AUTH, m1, answer.signature)
+        self._summary_hash = answer.summary_hash
 
     def _take_measurements(self, request: bytes, response: bytes) -> None:
         answer = auth.Measurements.decode(response)
@@ -250,7 +254,8 @@ class MeasurementSession:
             signature=answer.signature,
         )
         verify_measurements(evidence, self._require_leaf_key())
-        if answer.content_changed == _CONTENT_CHANGED:
+        summary = hashlib.sha384(answer.record).digest()
+        if answer.content_changed == _CONTENT_CHANGED or (self._summary_hash or summary) != summary:
             raise SpdmError("the device's measurements changed while they were read")
         self._evidence = evidence
 
@@ -258,13 +263,3 @@ class MeasurementSession:
         if self._leaf_key is None:
             raise StateError("no certificate was read yet")
         return self._leaf_key
-
-
-def _read_leaf_key(der: bytes) -> ec.EllipticCurvePublicKey:
-    try:
-        key = load_certificate(der, refusal=SpdmError).public_key()
-    except ValueError as error:
-        raise SpdmError("the last certificate has a key that cannot be read") from error
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
-        raise SpdmError("the last certificate's key is not on P-384")
-    return key
