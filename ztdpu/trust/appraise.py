@@ -101,11 +101,7 @@ def appraise(
     """
     profile = _check_shape(evidence, references, nonce)
     chain = verify_device_chain(evidence.certificates, manufacturer_roots, now, profile)
-    if pinned_device_id_sha256 is not None and chain.device_id_sha256 != pinned_device_id_sha256:
-        raise CertificateError(
-            "evidence comes from another device than the one pinned under this name",
-            remedy="after an exchange of hardware change deviceIdSha256 of the Device document, or restore the device",
-        )
+    _check_device(chain, pinned_device_id_sha256)
     _check_root_hash(evidence, profile)
     if evidence.nonce != nonce:
         raise EvidenceError("evidence answers another nonce: it is old or another session's")
@@ -121,14 +117,26 @@ def appraise(
         *judge.judge_mode(measured, chain, policy),
     )
     vector = claims.make_vector(judge.base_vector(references, profile, measured), findings)
+    return _conclude(chain, nonce, policy, references, vector, findings, measured.versions)
+
+
+def _conclude(
+    chain: DeviceChain,
+    nonce: bytes,
+    policy: AppraisalPolicy,
+    references: ReferenceValues,
+    vector: Mapping[Dimension, int],
+    findings: tuple[Finding, ...],
+    versions: Mapping[str, Version],
+) -> Appraisal:
     return Appraisal(
-        profile=profile.name,
+        profile=chain.profile,
         policy=policy.name,
         references=references.name,
         tier=claims.tier_of_vector(vector),
         vector=vector,
         findings=findings,
-        nonce=evidence.nonce,
+        nonce=nonce,
         device_id_spki=chain.device_id_spki,
         device_id_sha256=chain.device_id_sha256,
         ueid=chain.ueid,
@@ -137,7 +145,7 @@ def appraise(
         boot_counter=chain.boot.counter,
         boot_nonce=chain.boot.nonce,
         fwids={fwid.level: fwid.digest.hex() for fwid in chain.fwids},
-        versions=measured.versions,
+        versions=versions,
     )
 
 
@@ -160,6 +168,14 @@ def _check_shape(evidence: Evidence, references: ReferenceValues, nonce: bytes) 
     if again != evidence:
         raise EvidenceError("measurements differ from the messages that are signed")
     return load_profile(evidence.profile)
+
+
+def _check_device(chain: DeviceChain, pinned: bytes | None) -> None:
+    if pinned is not None and chain.device_id_sha256 != pinned:
+        raise CertificateError(
+            "evidence comes from another device than the one pinned under this name",
+            remedy="after an exchange of hardware change deviceIdSha256 of the Device document, or restore the device",
+        )
 
 
 def _check_root_hash(evidence: Evidence, profile: Profile) -> None:

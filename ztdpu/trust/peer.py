@@ -101,19 +101,15 @@ def verify_peer(
     if roster.trust_domain != trust_domain:
         raise RosterError(f"roster is for the trust domain {roster.trust_domain}")
     entry = roster.find_device(statement.device)
-    try:
-        profile = load_profile(statement.profile)
-    except ConfigurationError as error:
-        raise RosterError(f"peer {statement.device} is of an unknown profile") from error
-    chain = verify_device_chain(statement.chain, manufacturer_roots, now, profile)
+    chain = _verify_chain(statement, manufacturer_roots, now)
     if chain.device_id_sha256 != entry.device_id_sha256:
         raise RosterError(f"peer {statement.device} is not the device in the roster")
     _check_firmware(statement.device, chain, roster)
     binding = open_envelope(statement.key_binding, chain.alias_public_key)
     _check_binding(binding, chain, trust_domain)
     name = binding_sha256(statement.key_binding)
-    first_seen = _check_floor(binding, chain, name, floor, now)
-    if now > first_seen + timedelta(seconds=binding.ttl_s) + BINDING_SLACK:
+    raised = _raise_floor(binding, chain, name, floor, now)
+    if now > raised.first_seen + timedelta(seconds=binding.ttl_s) + BINDING_SLACK:
         raise BindingError(f"key binding of {statement.device} ended")
     ear = verify_ear(statement.ear, key=ear_key, now=now, device=statement.device, binding_sha256=name)
     if (ear.ueid, ear.device_id_sha256, ear.boot_counter) != (chain.ueid, chain.device_id_sha256, chain.boot.counter):
@@ -128,14 +124,16 @@ def verify_peer(
         sequence=binding.sequence,
         networks=roster.networks_of(entry),
         ear=ear,
-        floor=PeerFloor(
-            boot_counter=binding.boot_counter,
-            sequence=binding.sequence,
-            binding_sha256=name,
-            alias_spki_sha256=chain.alias_spki_sha256,
-            first_seen=first_seen,
-        ),
+        floor=raised,
     )
+
+
+def _verify_chain(statement: PeerStatement, roots: Sequence[x509.Certificate], now: datetime) -> DeviceChain:
+    try:
+        profile = load_profile(statement.profile)
+    except ConfigurationError as error:
+        raise RosterError(f"peer {statement.device} is of an unknown profile") from error
+    return verify_device_chain(statement.chain, roots, now, profile)
 
 
 def _check_firmware(device: str, chain: DeviceChain, roster: Roster) -> None:
@@ -161,19 +159,24 @@ def _check_binding(binding: KeyBinding, chain: DeviceChain, trust_domain: str) -
         raise BindingError("key binding is of another boot than the chain")
 
 
-def _check_floor(
+def _raise_floor(
     binding: KeyBinding, chain: DeviceChain, name: bytes, floor: PeerFloor | None, now: datetime
-) -> datetime:
-    """Nothing goes back; gives the time since when this very binding is known."""
+) -> PeerFloor:
+    """Nothing goes back; the time of first sight stays that of this very binding."""
+    fresh = PeerFloor(
+        boot_counter=binding.boot_counter,
+        sequence=binding.sequence,
+        binding_sha256=name,
+        alias_spki_sha256=chain.alias_spki_sha256,
+        first_seen=now,
+    )
     if floor is None:
-        return now
-    newest = (floor.boot_counter, floor.sequence)
-    if (binding.boot_counter, binding.sequence) < newest:
+        return fresh
+    shown, newest = (fresh.boot_counter, fresh.sequence), (floor.boot_counter, floor.sequence)
+    if shown < newest:
         raise BindingError("key binding is older than one that was accepted before")
-    if (binding.boot_counter == floor.boot_counter) != (chain.alias_spki_sha256 == floor.alias_spki_sha256):
+    if (fresh.boot_counter == floor.boot_counter) != (fresh.alias_spki_sha256 == floor.alias_spki_sha256):
         raise BindingError("Alias key and boot do not belong together")
-    if (binding.boot_counter, binding.sequence) > newest:
-        return now
-    if name != floor.binding_sha256:
+    if shown == newest and name != floor.binding_sha256:
         raise BindingError("another key binding with the same boot and sequence was accepted before")
-    return floor.first_seen
+    return fresh if shown > newest else floor
