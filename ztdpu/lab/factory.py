@@ -160,8 +160,8 @@ class Factory:
             word, name, endpoint_id = fields
         except (cbor2.CBORDecodeError, TypeError, ValueError) as error:
             raise RefusedError("request not understood") from error
-        if word != "make":
-            raise RefusedError(f"no request {word!r}")
+        if word != "make" or not isinstance(endpoint_id, bytes):
+            raise RefusedError("request not understood")
         for endpoint in self._plan.endpoints:
             if (endpoint.name, endpoint.device) == (name, device.name) and endpoint.endpoint_id == bytes(
                 endpoint_id
