@@ -418,7 +418,7 @@ class Lab:
         }
         return AgentConfiguration.model_validate(document).spec
 
-    def run(self, device: str, **changes) -> Daemon:
+    def run(self, device: str, *, worker: tuple[str, ...] = SMALL_WORKER, **changes) -> Daemon:
         spec = self.spec(device, **changes)
         make_state_dir(spec)
         if device not in self.factories:
@@ -426,7 +426,7 @@ class Lab:
         real = programs(
             state_dir=spec.state_dir, secrets_file=spec.root_of_trust.secrets_file, profile=spec.root_of_trust.profile
         )
-        wanted = Programs(worker=SMALL_WORKER, root_of_trust=real.root_of_trust, doors=real.doors)
+        wanted = Programs(worker=worker, root_of_trust=real.root_of_trust, doors=real.doors)
         daemon = Daemon(spec, read_start_files(spec), wanted)
         self.daemons[device] = daemon
         self._tasks[device] = asyncio.create_task(daemon.run())
@@ -723,6 +723,32 @@ async def test_real_processes_come_up_stay_small_and_end_in_time(lab):
         async with asyncio.timeout(2):
             assert await process.wait() == 0
     await lab.until(lambda: not any(map(is_alive, children)), limit_s=2)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="UDP port 1000 needs root")
+async def test_real_workers_get_keys_ahead_of_need_and_again_after_a_rotation(lab):
+    for device in ("dpu-0", "dpu-1"):
+        lab.run(device, worker=(sys.executable, "-m", "ztdpu.agent.worker", "--mailbox-fd"))
+    daemons = [lab.daemons["dpu-0"], lab.daemons["dpu-1"]]
+    await lab.until(lambda: all(one._exchange.devices and not one._exchange.missing() for one in daemons))
+    before = await send_spis(daemons[0])
+    assert len(before) == 1
+    lab.control.push("dpu-1", rotate=agent_pb2.RotateKeys())  # dpu-1 receives what dpu-0 sends
+    async with asyncio.timeout(10):
+        while True:
+            after = await send_spis(daemons[0])
+            if after and after != before:
+                break
+            await asyncio.sleep(0.02)
+    assert {spi >> 31 for spi in after} != {spi >> 31 for spi in before}
+
+
+async def send_spis(daemon: Daemon) -> set[int]:
+    channel = daemon._supervisor.channel
+    assert channel is not None
+    token = channel.next_token()
+    answer = await channel.ask(mailbox.GetStatistics(token), mailbox.Statistics, key=token)
+    return {row[4] for row in answer.send_sas}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="UDP port 1000 needs root")

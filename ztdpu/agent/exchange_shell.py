@@ -37,8 +37,8 @@ FIRST_RESEND_S: Final = 0.25
 LAST_RESEND_S: Final = 2.0
 GIVE_UP_S: Final = 8.0
 """The machine forgets a request after 10 s; a fresh one takes its place before that."""
-PAUSE_S: Final = 1.0
-"""Between two fresh requests to one peer, since it allows one a second."""
+PAUSE_S: Final = 1.1
+"""Between two fresh requests to one peer: it allows one a second by its own clock."""
 
 Use = tuple[bytes, int]
 """Network id and SA use."""

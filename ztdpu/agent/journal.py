@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import sys
-import time
+from datetime import UTC, datetime
 
 
 def log(event: str, *, level: str = "info", **fields: object) -> None:
     """Write one line. `event` is a stable word, `fields` are printable values."""
-    line = {"time": round(time.time(), 3), "level": level, "event": event, **fields}
+    stamp = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    line = {"component": "agent", "level": level, "timestamp": stamp, "event": event, **fields}
     print(json.dumps(line, default=str), file=sys.stderr, flush=True)
 
 

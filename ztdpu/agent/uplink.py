@@ -148,7 +148,7 @@ class Uplink:
         if in_use:
             self._outbox = None
         warn("uplink-lost", code=code.name, detail=detail[:200])
-        if code in DENYING_CODES and (in_use or newest):
+        if code in DENYING_CODES and newest:  # an older one is closed because there is a newer one
             self._on_denied()
         return in_use
 
