@@ -22,6 +22,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from ztdpu.agent import mailbox
 from ztdpu.agent.configuration import AgentConfiguration, AgentSpec
 from ztdpu.agent.daemon import Daemon
 from ztdpu.agent.root_of_trust import write_secrets
@@ -31,6 +32,7 @@ from ztdpu.control.configuration import ControlConfiguration
 from ztdpu.control.issue import ensure_authority
 from ztdpu.control.run import ControlProcess
 from ztdpu.model.device import DeviceState
+from ztdpu.rpc.client import ControlClient
 from ztdpu.trust import dice
 from ztdpu.trust.firmware import compute_fwid, default_firmware, measure
 from ztdpu.trust.manufacture import create_manufacturer
@@ -245,3 +247,60 @@ async def test_cut_off_from_control_and_back(site):
     await site.until(
         lambda: site.ready("dpu-0", "dpu-1") and all(daemon._exchange.devices for daemon in site.daemons.values())
     )
+
+
+async def test_revoked_device_goes_dark_and_comes_back_only_with_a_newer_boot_and_new_keys(site):
+    await site.start(interval_s=0.5, lease_s=10)
+    site.run("dpu-0")
+    site.run("dpu-1")
+    both = lambda: site.ready("dpu-0", "dpu-1") and bool(site.daemons["dpu-0"]._exchange.devices)  # noqa: E731
+    await site.until(both)
+    revoked = site.daemons["dpu-1"]
+    boot, keys = site.control.fleet.record("dpu-1").boot_counter, revoked._attester._keys
+    with ControlClient.connect(str(site.control.spec.admin_socket)) as client:
+        await asyncio.to_thread(client.revoke_device, "dpu-1", reason="test")
+        assert site.daemons["dpu-0"]._exchange.devices == ()  # acknowledged, so removed
+        await site.until(lambda: revoked._life.phase == "refused")
+        await asyncio.to_thread(client.restore_device, "dpu-1", reason="test")
+    await site.until(both)
+    assert site.control.fleet.record("dpu-1").boot_counter > boot
+    assert revoked._attester._keys != keys
+
+
+async def test_changed_policy_reaches_the_worker(site):
+    await site.start()
+    daemon = site.run("dpu-0")
+    await site.until(lambda: site.ready("dpu-0"))
+    before = daemon._conversation.applied_revision
+    path = site.root / "policies" / "network" / "blue.yaml"
+    path.write_text(path.read_text().replace("port: 1024", "port: 2048"))
+    with ControlClient.connect(str(site.control.spec.admin_socket)) as client:
+        await asyncio.to_thread(client.sync_policy)
+    await site.until(lambda: daemon._conversation.applied_revision != before and site.ready("dpu-0"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="UDP port 1000 needs root")
+async def test_rotation_by_command_with_real_workers(site):
+    await site.start()
+    site.run("dpu-0", worker=REAL_WORKER)
+    site.run("dpu-1", worker=REAL_WORKER)
+    daemons = site.daemons.values()
+    await site.until(lambda: all(one._exchange.devices and not one._exchange.missing() for one in daemons))
+    before = await send_spis(site.daemons["dpu-0"])
+    assert len(before) == 2  # blue and red
+    with ControlClient.connect(str(site.control.spec.admin_socket)) as client:
+        await asyncio.to_thread(client.rotate_keys, device="dpu-1")
+    async with asyncio.timeout(10):
+        while True:
+            after = await send_spis(site.daemons["dpu-0"])
+            if len(after) == 2 and not after & before:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def send_spis(daemon: Daemon) -> set[int]:
+    channel = daemon._supervisor.channel
+    assert channel is not None
+    token = channel.next_token()
+    answer = await channel.ask(mailbox.GetStatistics(token), mailbox.Statistics, key=token)
+    return {row[4] for row in answer.send_sas}
