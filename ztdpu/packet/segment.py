@@ -22,7 +22,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from ztdpu.packet.checksum import checksum, pseudo_header, residue
+from ztdpu.packet.checksum import MODULUS, checksum, pseudo_header, residue
 from ztdpu.packet.sa_table import SendSa
 from ztdpu.psp import HEADER_OCTETS, ICV_OCTETS, NEXT_HEADER_IPV4, NEXT_HEADER_IPV6
 
@@ -53,15 +53,24 @@ Views = tuple[memoryview, memoryview, memoryview, memoryview, memoryview]
 
 
 class HeaderTemplate:
-    """IP and TCP header of a run of segments; `set_length` and `octets` give the header of each."""
+    """IP and TCP header of a run of segments; `set_sequence` and `set_length` make it the header of each.
 
-    __slots__ = ("_ip", "is_ipv4", "octets")
+    What does not change between segments is summed once, so a new length costs no pass over the header.
+    """
+
+    __slots__ = ("_ip", "_ip_sum", "_pseudo_sum", "is_ipv4", "octets")
 
     def __init__(self, header: bytes | bytearray | memoryview, ip_octets: int) -> None:
         """`header` is the IP header of `ip_octets` without options and the whole TCP header behind it."""
         self.octets = bytearray(header)
         self._ip = ip_octets
-        self.is_ipv4 = self.octets[0] >> 4 == 4
+        self.is_ipv4 = ip_octets == 20
+        if self.is_ipv4:
+            self._ip_sum = residue(header[:2]) + residue(header[4:10]) + residue(header[12:20])
+            self._pseudo_sum = pseudo_header(header[12:20], _TCP, 0)
+        else:
+            self._ip_sum = 0
+            self._pseudo_sum = pseudo_header(header[8:40], _TCP, 0)
 
     @property
     def sequence(self) -> int:
@@ -85,23 +94,18 @@ class HeaderTemplate:
         """Give an IPv4 packet that may be fragmented the next id; `set_length` mends the checksum."""
         if self.is_ipv4 and not self.octets[6] & 0x40:
             _pack_short(self.octets, 4, (int.from_bytes(self.octets[4:6], "big") + 1) & 0xFFFF)
+            self._ip_sum = residue(self.octets[:2]) + residue(self.octets[4:10]) + residue(self.octets[12:20])
 
     def set_length(self, payload_octets: int) -> None:
         """Write lengths, the IPv4 header checksum, and the pseudo-header sum into the TCP checksum field."""
-        octets = self.octets
-        tcp_octets = len(octets) - self._ip + payload_octets
+        octets, ip_octets = self.octets, self._ip
+        total = len(octets) + payload_octets
         if self.is_ipv4:
-            _pack_short(octets, 2, self._ip + tcp_octets)
-            _pack_short(octets, 10, 0)
-            _pack_short(octets, 10, checksum(residue(octets[: self._ip])))
+            _pack_short(octets, 2, total)
+            _pack_short(octets, 10, checksum(self._ip_sum + total))
         else:
-            _pack_short(octets, 4, tcp_octets)
-        _pack_short(octets, self._ip + _CHECKSUM_OFFSET, self.pseudo_sum(tcp_octets))
-
-    def pseudo_sum(self, tcp_octets: int) -> int:
-        """Return the pseudo-header sum for a segment of `tcp_octets` (header and payload)."""
-        addresses = self.octets[12:20] if self.is_ipv4 else self.octets[8:40]
-        return pseudo_header(addresses, _TCP, tcp_octets)
+            _pack_short(octets, 4, total - ip_octets)
+        _pack_short(octets, ip_octets + _CHECKSUM_OFFSET, (self._pseudo_sum + total - ip_octets) % MODULUS)
 
 
 class Segmenter:
