@@ -20,7 +20,6 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
-from grpc_reflection.v1alpha._async import ReflectionServicer
 
 from ztdpu.control.api.agent import AgentServicer
 from ztdpu.control.api.attestation import AttestationServicer
@@ -173,9 +172,7 @@ class ControlProcess:
             control_pb2_grpc.add_ControlServiceServicer_to_server(control, server)
             health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
             names = (*SERVICES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
-            reflection.reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
-                ReflectionServicer(service_names=names), server
-            )
+            reflection.enable_server_reflection(names, server)
         self.main_port = _bind(main, spec.listen.main, self._credentials(mutual=True))
         _bind_socket(local, spec.admin_socket)
         self._servers = [enrolment, main, local]
