@@ -94,3 +94,19 @@ def make_lab(name, *options):
 @pytest.fixture(scope="module")
 def lab():
     yield from make_lab("e")
+
+
+@pytest.fixture
+def new_lab():
+    """Return a maker of labs that are not up yet; all are taken down at the end of the test."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    labs = []
+
+    def make(*options):
+        labs.append(Lab(f"n{len(labs)}", *options))
+        return labs[-1]
+
+    yield make
+    for lab in labs:
+        lab.down()
