@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -26,8 +27,9 @@ from ztdpu.trust.manufacture import create_manufacturer
 from ztdpu.trust.profile import load_profile
 from ztdpu.trust.reference import AllowedDigests, AppraisalPolicy, MinimumVersion, ReferenceValues
 from ztdpu.trust.root import EmulatedRoot
-from ztdpu.trust.spdm.evidence import Evidence
+from ztdpu.trust.spdm.evidence import Evidence, MeasurementBlock
 from ztdpu.trust.spdm.requester import MeasurementSession
+from ztdpu.trust.spdm.responder import Responder
 
 SHARED_VECTORS = Path(__file__).resolve().parents[3] / "shared" / "vectors"
 NOW = datetime(2026, 11, 30, 12, 0, 0, tzinfo=UTC)
@@ -109,6 +111,15 @@ class World:
         door = root.open_session()
         while (request := session.next_request()) is not None:
             session.receive(door.answer(request))
+        return session.evidence()
+
+    def collect_blocks(self, root: EmulatedRoot, blocks: Sequence[MeasurementBlock]) -> Evidence:
+        """Run a session in which the true Alias signs other measurements than those of its boot."""
+        key = root._device.alias_key
+        responder = Responder(profile=self.profile, certificates=root.certificates, key=key, blocks=tuple(blocks))
+        session = MeasurementSession(profile=self.profile, nonce=self.spdm_nonce)
+        while (request := session.next_request()) is not None:
+            session.receive(responder.answer(request, bytes(32)))
         return session.evidence()
 
     def bind(self, root: EmulatedRoot, keys: AgentKeys | None = None, **changes: object) -> bytes:

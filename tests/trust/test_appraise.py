@@ -22,8 +22,7 @@ from ztdpu.trust.reference import (
     OperationalMode,
     ReferenceValues,
 )
-from ztdpu.trust.spdm.requester import MeasurementSession
-from ztdpu.trust.spdm.responder import Responder
+from ztdpu.trust.spdm.evidence import MeasurementBlock
 
 
 @pytest.fixture(scope="module")
@@ -118,16 +117,7 @@ def test_signed_measurements_that_contradict_the_fwid_are_refused(world, evidenc
     """A device whose firmware was replaced after boot: its own Alias signs, and still stands for the old firmware."""
     root = world.boot()
     components = {**default_firmware(world.profile).components, "nic-firmware": "replaced at run time"}
-    responder = Responder(
-        profile=world.profile,
-        certificates=root.certificates,
-        key=root._device.alias_key,
-        blocks=measure(world.profile, Firmware(components=components)),
-    )
-    session = MeasurementSession(profile=world.profile, nonce=world.spdm_nonce)
-    while (request := session.next_request()) is not None:
-        session.receive(responder.answer(request, bytes(32)))
-    lying = session.evidence()
+    lying = world.collect_blocks(root, measure(world.profile, Firmware(components=components)))
     assert [block.value for block in lying.blocks] != [block.value for block in evidence.blocks]
     with pytest.raises(EvidenceError, match="contradict"):
         world.appraise(lying)
@@ -235,6 +225,76 @@ def test_malleated_signature_still_names_the_same_device(world, evidence):
     assert world.appraise(twin).alias_spki_sha256 == world.appraise(evidence).alias_spki_sha256
 
 
+def test_blocks_of_another_type_or_size_are_refused(world, evidence):
+    root, blocks = world.boot(), list(evidence.blocks)
+    assert world.appraise(world.collect_blocks(root, blocks)).tier is Tier.AFFIRMING
+    for position, changes in (
+        (0, {"value": bytes(5)}),
+        (0, {"value": b""}),
+        (0, {"raw": False}),
+        (2, {"value": bytes(32)}),
+        (2, {"raw": True}),
+        (2, {"value_type": 2}),
+        (10, {"value": bytes(8)}),
+    ):
+        wrong = [*blocks[:position], dataclasses.replace(blocks[position], **changes), *blocks[position + 1 :]]
+        with pytest.raises(EvidenceError, match="type or size"):
+            world.appraise(world.collect_blocks(root, wrong))
+
+
+@pytest.mark.parametrize("index", [2, 3, 4, 7, 8, 9, 10])
+def test_no_measurement_behind_a_fwid_can_be_left_out(world, evidence, index):
+    rest = [block for block in evidence.blocks if block.index != index]
+    with pytest.raises(EvidenceError, match=f"measurement {index} is missing"):
+        world.appraise(world.collect_blocks(world.boot(), rest))
+
+
+@pytest.mark.parametrize(
+    ("index", "found"),
+    [
+        (1, [("version_missing", "version", None)]),
+        (5, [("measurement_missing", "x", 5)]),
+        (254, [("device_mode_missing", "device-mode", None)]),
+    ],
+)
+def test_what_is_left_out_elsewhere_is_found(world, evidence, index, found):
+    rest = [block for block in evidence.blocks if block.index != index]
+    allowed = AllowedDigests(component="x", digests=("01" + "00" * 31,), source=world.source)
+    references = dataclasses.replace(world.references, measurements={**world.references.measurements, 5: allowed})
+    references = references if index == 5 else world.references
+    appraisal = world.appraise(world.collect_blocks(world.boot(), rest), references=references)
+    assert codes(appraisal) == found
+    assert appraisal.tier is not Tier.AFFIRMING
+
+
+def test_a_further_index_is_not_judged_unless_a_reference_names_it(world, evidence):
+    further = MeasurementBlock(index=11, value_type=3, raw=False, value=b"x" * 64)
+    shown = world.collect_blocks(world.boot(), [*evidence.blocks[:-1], further, evidence.blocks[-1]])
+    assert world.appraise(shown).findings == ()
+    for digest, expected in ((b"x" * 64, []), (b"y" * 64, [("measurement_unexpected", "oem", 11)])):
+        allowed = AllowedDigests(component="oem", digests=(digest.hex(),), source=world.source)
+        references = dataclasses.replace(world.references, measurements={**world.references.measurements, 11: allowed})
+        appraisal = world.appraise(shown, references=references)
+        assert codes(appraisal) == expected
+        assert all(finding.dimension is Dimension.CONFIGURATION for finding in appraisal.findings)
+
+
+def test_nonces_have_32_octets(world, evidence):
+    for nonce in (b"", bytes(31), bytes(33)):
+        with pytest.raises(ValueError, match="32"):
+            world.appraise(evidence, nonce=nonce)
+
+
+def test_order_of_the_checks(world, evidence):
+    """A pinned root comes before everything that a stranger could make us compute."""
+    with pytest.raises(CertificateError, match="pinned"):
+        world.appraise(dataclasses.replace(evidence, signature=b""), manufacturer_roots=(), nonce=bytes(32))
+    with pytest.raises(CertificateError, match="another device"):
+        world.appraise(evidence, pinned_device_id_sha256=bytes(32), nonce=bytes(32))
+    with pytest.raises(EvidenceError, match="nonce"):
+        world.appraise(dataclasses.replace(evidence, signature=b""), nonce=bytes(32))
+
+
 # --- what differs --------------------------------------------------------------------------------
 
 
@@ -267,6 +327,19 @@ def test_all_differences_are_returned_at_once(world):
         ("version_below_minimum", "version", None),
         ("debug_enabled", "device-mode", 254),
     ]
+
+
+ALTERABLE = ("psc-firmware", "nic-firmware", "arm-firmware", "nic-security-configuration", "arm-security-configuration")
+
+
+@settings(max_examples=25, deadline=None)
+@given(altered=st.sets(st.sampled_from(ALTERABLE)))
+def test_exactly_the_altered_components_are_found(world, altered):
+    root = world.boot(**{name.replace("-", "_"): "altered" for name in altered})
+    appraisal = world.appraise(world.collect(root))
+    found = {finding.component for finding in appraisal.findings if finding.code == "measurement_unexpected"}
+    assert found == altered
+    assert (appraisal.tier is Tier.AFFIRMING) is (not altered)
 
 
 def test_policy_may_call_unknown_firmware_a_warning(world):

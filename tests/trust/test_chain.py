@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
@@ -323,6 +325,20 @@ def test_tcb_info_profiles(world):
     ):
         with pytest.raises(CertificateError):
             forge.verify(alias(**changes))
+
+
+def test_loops_and_large_chains_cost_little(forge, world):
+    """Threat A9: no search, no recursion; sizes and key types are looked at before any signature."""
+    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in "ab"]
+    loop = {4: {"subject": names[0], "issuer": names[1]}, 5: {"subject": names[1], "issuer": names[0]}}
+    big = {level: {"custom": {x509.ObjectIdentifier("1.2.3.4"): bytes(7000)}} for level in (0, 1, 2, 4, 5)}
+    rsa_key = rsa.generate_private_key(65537, 2048)
+    for changes, reason in ((loop, "does not belong"), (big, "larger than"), ({2: {"key": rsa_key}}, "secp384r1")):
+        chain = [one.public_bytes(Encoding.DER) for one in forge.make(changes)]
+        started = time.process_time()
+        with pytest.raises(CertificateError, match=reason):
+            verify(world, chain, roots=forge.make()[:1])
+        assert time.process_time() - started < 0.1
 
 
 def test_it_is_light():

@@ -10,7 +10,9 @@ import pytest
 from ztdpu.errors import BindingError, CertificateError, EarError, RefusedError, RosterError
 from ztdpu.model.attestation import Dimension, Tier
 from ztdpu.trust import binding as bindings
+from ztdpu.trust import peer
 from ztdpu.trust.binding import binding_sha256
+from ztdpu.trust.chain import verify_device_chain
 from ztdpu.trust.ear import issue_ear
 from ztdpu.trust.peer import PeerStatement, verify_peer
 from ztdpu.trust.roster import Roster, RosterDevice, RosterNetwork
@@ -77,14 +79,14 @@ def fleet(world):
 
 def test_an_honest_peer(world, fleet):
     statement = fleet.statement()
-    peer = fleet.verify(statement)
-    assert peer.ueid == fleet.roots["dpu-0"].ueid
-    assert peer.binding_sha256 == binding_sha256(statement.key_binding)
-    assert peer.offer_public_key == world.keys.offer.public_key()
-    assert peer.tls_spki_sha256 == world.spki_sha256(world.keys.tls)
-    assert (peer.boot_counter, peer.sequence) == (7, peer.floor.sequence)
-    assert [network.tenant for network in peer.networks] == ["blue"]
-    assert peer.ear.status is Tier.AFFIRMING
+    verified = fleet.verify(statement)
+    assert verified.ueid == fleet.roots["dpu-0"].ueid
+    assert verified.binding_sha256 == binding_sha256(statement.key_binding)
+    assert verified.offer_public_key == world.keys.offer.public_key()
+    assert verified.tls_spki_sha256 == world.spki_sha256(world.keys.tls)
+    assert (verified.boot_counter, verified.sequence) == (7, verified.floor.sequence)
+    assert [network.tenant for network in verified.networks] == ["blue"]
+    assert verified.ear.status is Tier.AFFIRMING
     assert fleet.verify(fleet.statement("dpu-1")).ueid == fleet.roots["dpu-1"].ueid
 
 
@@ -272,3 +274,12 @@ def test_every_part_mutated(fleet):
         with pytest.raises(RefusedError):
             fleet.verify(dataclasses.replace(statement, **{name: value}))
     assert fleet.verify(statement)
+
+
+def test_flags_and_missing_identities(world, fleet):
+    chain = verify_device_chain(fleet.roots["dpu-0"].certificates, world.roots, world.now, world.profile)
+    peer._check_firmware("dpu-0", chain, fleet.roster)
+    flagged = dataclasses.replace(chain.fwids[1], bad_flags=("debug",))
+    for fwids in ((), (chain.fwids[0], flagged)):
+        with pytest.raises(RosterError, match=r"no firmware|admits"):
+            peer._check_firmware("dpu-0", dataclasses.replace(chain, fwids=fwids), fleet.roster)

@@ -52,6 +52,8 @@ def test_what_is_signed_verifies():
         {"signature": ""},
         {"signature": "-----BEGIN SSH SIGNATURE-----\n-----END SSH SIGNATURE-----\n"},
         {"signature": "-----BEGIN SSH SIGNATURE-----\nU1NIU0lH\n-----END SSH SIGNATURE-----\n"},
+        {"signature": "-----BEGIN SSH SIGNATURE-----\nU1NI*U0lH\n-----END SSH SIGNATURE-----\n"},
+        {"signature": "-----BEGIN SSH SIGNATURE-----\nä\n-----END SSH SIGNATURE-----\n"},
         {"signature": "x" * 5000},
         {"signature": sshsig.sign(MESSAGE, KEY, namespace="git")},
         {"signature": sshsig.sign(MESSAGE, OTHER, namespace="ztdpu-roster")},

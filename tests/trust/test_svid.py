@@ -336,6 +336,8 @@ def test_chains_of_three(world, root_with_room):
         verify_svid([der(leaf)], bundle, world.now)
     with pytest.raises(SvidError):
         verify_svid([der(between), der(leaf)], bundle, world.now)
+    with pytest.raises(SvidError, match="does not end"):
+        verify_svid([der(leaf), der(between), der(between)], bundle, world.now)
     with pytest.raises(SvidError, match="3 are read"):
         verify_svid([der(leaf), der(between), der(between), der(root_with_room.certificate)], bundle, world.now)
     for changes in (
