@@ -12,7 +12,8 @@ from ztdpu.model.sa import PspVersion, SaUse
 from ztdpu.packet.checksum import checksum, pseudo_header, residue
 from ztdpu.packet.join import join_run
 from ztdpu.packet.sa_table import Line, SendSa
-from ztdpu.packet.segment import OVERHEAD_OCTETS, READ_BUFFER_OCTETS, VIRTIO_OCTETS, Segmenter, finish_checksum
+from ztdpu.packet.segment import OVERHEAD_OCTETS, READ_BUFFER_OCTETS, Segmenter, finish_checksum
+from ztdpu.packet.virtio import VIRTIO_OCTETS
 from ztdpu.psp import SaKey, unseal
 
 ACK, PSH, FIN, SYN = 0x10, 0x08, 0x01, 0x02

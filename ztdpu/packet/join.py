@@ -18,15 +18,11 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from ztdpu.packet.checksum import MODULUS, pseudo_header
-from ztdpu.packet.segment import MAX_SEGMENTS, HeaderTemplate
-
-NEEDS_CSUM: Final = 1
-GSO_NONE: Final = 0
-GSO_TCPV4: Final = 1
-GSO_TCPV6: Final = 4
+from ztdpu.packet.segment import HeaderTemplate
+from ztdpu.packet.virtio import GSO_NONE, GSO_TCPV4, GSO_TCPV6, MAX_SEGMENTS, NEEDS_CSUM, VIRTIO_OCTETS
 
 _virtio: Final = struct.Struct("=BBHHHH")
-_PLAIN_VIRTIO: Final = bytes(10)
+_PLAIN_VIRTIO: Final = bytes(VIRTIO_OCTETS)
 _MAX_PACKET_OCTETS: Final = 65535
 _ACK: Final = 0x10
 _PSH: Final = 0x08

@@ -24,10 +24,8 @@ from ztdpu.packet.join import offload_header
 from ztdpu.packet.sa_table import Line, SendSa
 from ztdpu.packet.segment import (
     MAX_DATAGRAM_OCTETS,
-    MAX_SEGMENTS,
     OVERHEAD_OCTETS,
     READ_BUFFER_OCTETS,
-    VIRTIO_OCTETS,
     HeaderTemplate,
     Segmenter,
     finish_checksum,
@@ -35,7 +33,7 @@ from ztdpu.packet.segment import (
 )
 from ztdpu.packet.station import Station
 from ztdpu.packet.tables import EndpointTable
-from ztdpu.packet.virtio import check_offload
+from ztdpu.packet.virtio import MAX_SEGMENTS, VIRTIO_OCTETS, check_offload
 
 _pack_short: Final = struct.Struct("!H").pack_into
 

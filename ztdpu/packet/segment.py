@@ -24,12 +24,11 @@ from typing import Final
 
 from ztdpu.packet.checksum import MODULUS, checksum, pseudo_header, residue
 from ztdpu.packet.sa_table import SendSa
+from ztdpu.packet.virtio import MAX_SEGMENTS, VIRTIO_OCTETS
 from ztdpu.psp import HEADER_OCTETS, ICV_OCTETS, NEXT_HEADER_IPV4, NEXT_HEADER_IPV6
 
-VIRTIO_OCTETS: Final = 10
 READ_BUFFER_OCTETS: Final = VIRTIO_OCTETS + 65536
 OVERHEAD_OCTETS: Final = HEADER_OCTETS + ICV_OCTETS
-MAX_SEGMENTS: Final = 128
 MAX_DATAGRAM_OCTETS: Final = 65507
 """Largest UDP payload over IPv4, also for all segments of one GSO send together."""
 SEND_BUFFER_OCTETS: Final = 65536 + MAX_SEGMENTS * 160
