@@ -49,7 +49,9 @@ class _Outstanding:
     """A request that waits for its offer."""
 
     envelope: bytes
-    uses: frozenset[Use]
+    generation: int
+    """Fleet generation and epochs that it was made under: once they moved on, it is made anew."""
+    epochs: tuple[int, ...]
     asked_s: float
     resend_at_s: float
     resend_pause_s: float = FIRST_RESEND_S
@@ -178,7 +180,6 @@ class ExchangeShell:
             if device in (None, name):
                 state.installed.clear()
                 state.outstanding = None
-                state.not_before_s = 0.0
         self._awake.set()
         self._on_change()
 
@@ -242,19 +243,31 @@ class ExchangeShell:
         next_s = now_s + PAUSE_S
         for device, state in self._peers.items():
             pending = state.outstanding
-            if pending is not None and now_s - pending.asked_s > GIVE_UP_S:
-                state.outstanding = pending = None
             if pending is None:
                 self._ask(device, state, now_s)
             elif now_s >= pending.resend_at_s:
-                pending.resend_pause_s = min(pending.resend_pause_s * 2, LAST_RESEND_S)
-                pending.resend_at_s = now_s + pending.resend_pause_s
-                self._send(device, pending.envelope)
+                self._ask_again(device, state, pending, now_s)
             if state.outstanding is not None:
                 next_s = min(next_s, state.outstanding.resend_at_s)
             elif self._uses_to_ask(state):
                 next_s = min(next_s, state.not_before_s)
         return max(next_s - now_s, 0.01)
+
+    def _ask_again(self, device: str, state: _PeerState, pending: _Outstanding, now_s: float) -> None:
+        """Repeat a request verbatim, or make a fresh one when it is old or was made in an older state of things."""
+        outdated = pending.generation < self._generation or pending.epochs != self._epochs_of(state)
+        if outdated or now_s - pending.asked_s > GIVE_UP_S:
+            state.outstanding = None
+            self._ask(device, state, now_s)
+            return
+        pending.resend_pause_s = min(pending.resend_pause_s * 2, LAST_RESEND_S)
+        pending.resend_at_s = now_s + pending.resend_pause_s
+        self._send(device, pending.envelope)
+
+    def _epochs_of(self, state: _PeerState) -> tuple[int, ...]:
+        """Epochs of all networks shared with a peer."""
+        keys = (self._epoch_keys.get(network_id) for network_id in sorted(state.peer.networks))
+        return tuple(key.epoch if key is not None else -1 for key in keys)
 
     def _uses_to_ask(self, state: _PeerState) -> list[Use]:
         ahead = {(network_id, int(SaUse.DATAGRAM)) for network_id in state.peer.networks}
@@ -283,7 +296,11 @@ class ExchangeShell:
             log("request-not-made", peer=device, cause=error.message)
             return
         state.outstanding = _Outstanding(
-            envelope=envelope, uses=frozenset(uses), asked_s=now_s, resend_at_s=now_s + FIRST_RESEND_S
+            envelope=envelope,
+            generation=self._generation,
+            epochs=self._epochs_of(state),
+            asked_s=now_s,
+            resend_at_s=now_s + FIRST_RESEND_S,
         )
         self._send(device, envelope)
 
