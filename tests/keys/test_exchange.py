@@ -120,7 +120,7 @@ def test_stored_answers_are_bounded(pair, kit):
 def test_identical_request_while_it_is_being_answered_allocates_nothing(pair, kit):
     request = pair.request()
     allocate = pair.at_b(request)
-    kit.refused(pair.b, "dpu-0", request, pair.now_s, "sequence number")
+    kit.refused(pair.b, "dpu-0", request, pair.now_s, "the same request is being answered")
     assert pair.confirm(pair.b.exchange.offer(allocate.request_hash, pair.grants(), now_s=pair.now_s)).spis
 
 

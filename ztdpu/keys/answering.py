@@ -70,6 +70,8 @@ class Answering:
         answer = self._answers.get(request_hash)
         if answer is not None:
             return Resend(device=device, envelope=answer.envelope)
+        if request_hash in self._answering:
+            raise ExchangeError("the same request is being answered")
         directory.check_seq(head, messages.REQUEST)
         peer = directory.find(device)
         for want in request.wants:
