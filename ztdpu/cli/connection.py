@@ -1,0 +1,53 @@
+"""The `--server` option, and opening the connection that it names. Shared by every noun that talks to control."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ztdpu.rpc.client import ControlClient
+
+ServerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        envvar="ZTDPU_SERVER",
+        help="Control: path of its admin socket, or ADDRESS:PORT. Default: the lab's.",
+        show_default=False,
+    ),
+]
+
+
+def connect(server: str | None) -> ControlClient:
+    """Open a client; gRPC is imported here, so that `--help` does not pay for it."""
+    import os
+
+    # gRPC's own log lines are for its developers; what went wrong is said in our words.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from ztdpu.rpc.client import ControlClient
+
+    return ControlClient.connect(server)
+
+
+def as_time(unix_ms: int) -> str:
+    """UTC, to the second; `-` for never."""
+    if not unix_ms:
+        return "-"
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(unix_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def as_age(unix_ms: int) -> str:
+    """Time since then, in its two largest units."""
+    if not unix_ms:
+        return "-"
+    import time
+
+    seconds = max(0, int(time.time() - unix_ms / 1000))
+    for size, unit, smaller, name in ((86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if seconds >= size:
+            return f"{seconds // size}{unit}{seconds % size // smaller}{name}"
+    return f"{seconds}s"

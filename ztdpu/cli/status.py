@@ -1,0 +1,39 @@
+"""`ztdpu status`: the whole cluster on one screen."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import typer
+
+from ztdpu.cli.connection import ServerOption, as_age, connect
+from ztdpu.cli.device import COLUMNS, device_row
+from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
+
+app = typer.Typer()
+
+
+@app.command()
+def status(server: ServerOption = None, output: FormatOption = Format.TABLE) -> None:
+    """Show how the whole cluster stands."""
+    with connect(server) as client:
+        control, devices = client.status(), client.list_devices()
+    if output in (Format.JSON, Format.YAML):
+        document = dataclasses.asdict(control) | {"device_list": [dataclasses.asdict(one) for one in devices]}
+        print_document(document, output=output)
+        return
+    print(
+        f"control    ztdpu {control.version}, trust domain {control.trust_domain}, up {as_age(control.started_unix_ms)}"
+    )
+    print(
+        f"devices    {control.devices_ready} of {control.devices} ready,"
+        f" {control.devices_leased} leased, {control.devices_connected} connected"
+    )
+    faults = f", {control.policy_faults} FAULTS at the last sync" if control.policy_faults else ""
+    print(f"policy     {control.tenants} tenants, {control.endpoints} endpoints{faults}")
+    print(
+        f"state      generation {control.generation}, roster {control.roster_serial},"
+        f" {control.audit_size} audit entries"
+    )
+    print()
+    print_rows([device_row(one) for one in devices], columns=COLUMNS, output=Format.TABLE)
