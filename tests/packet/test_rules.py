@@ -102,6 +102,20 @@ def test_first_match(question, row):
     assert scan(ROWS, *asked) is found
 
 
+def test_an_earlier_row_of_one_length_beats_a_later_one_of_another():
+    """Each length has a row that is first of all and one that matches: only the latter two compete."""
+    index = RuleIndex(
+        rules(
+            "egress DROP tcp 80 10.2.0.7/32",
+            "egress DROP tcp 80 10.2.0.0/24",
+            "egress ALLOW tcp 80 10.1.0.7/32",
+            "egress DROP tcp 80 10.1.0.0/24",
+        )
+    )
+    assert index.match(Direction.EGRESS, bytes((10, 1, 0, 7)), 6, 80).rule_id == 2
+    assert index.match(Direction.EGRESS, bytes((10, 1, 0, 8)), 6, 80).rule_id == 3
+
+
 def test_no_rules_match_nothing():
     assert RuleIndex(()).match(Direction.EGRESS, bytes(4), 6, 80) is None
 
