@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -102,6 +103,25 @@ def test_an_address_that_is_not_ours_is_said(daemon):
     assert status == 1
     assert "192.0.2.77" in words
     assert "Traceback" not in words
+
+
+@needs_root
+def test_a_command_that_fails_half_way_ends_the_worker(daemon):
+    configure(daemon)
+    daemon.send(mailbox.InstallSas(1, "dpu-1", [[NETWORK, 0]]))
+    status, words = ended(daemon)
+    assert status == 1
+    assert words.startswith("worker: install-sas failed")
+    assert "Traceback" not in words
+
+
+def test_an_interrupt_from_the_terminal_is_the_daemons_to_judge(daemon):
+    daemon.expect(mailbox.WorkerReady)
+    daemon.process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        daemon.process.wait(timeout=0.3)
+    daemon.socket.close()
+    assert ended(daemon) == (0, "")
 
 
 @needs_root

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 
 from ztdpu.agent.worker.channel import Channel
@@ -16,6 +17,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="ztdpu.agent.worker")
     parser.add_argument("--mailbox-fd", type=int, required=True, help="descriptor of a SOCK_SEQPACKET socket")
     options = parser.parse_args(arguments)
+    # Ctrl-C reaches the whole terminal group; the daemon decides when its worker ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     harden()
     try:
         Worker(Channel(options.mailbox_fd)).run()

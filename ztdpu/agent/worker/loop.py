@@ -132,6 +132,11 @@ class Worker:
         self.begin_batch()
         try:
             self._commands.run(message, descriptors)
+        except (ChannelClosedError, StateError):
+            raise
+        except Exception as error:
+            # Half a command may be in force: dark is better than unknown.
+            raise StateError(f"{message.WORD} failed: {error!r}", remedy="the agent starts a new worker") from error
         finally:
             close_all(descriptors)
 
