@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_interface
+from typing import Final
 
 from ztdpu.errors import MachineError
 from ztdpu.lab.layout import OOB_CONTROL, OOB_PREFIX_LENGTH, UNDERLAY_PREFIX_LENGTH, LabPlan, family, port_name
 
-_BRIDGE = "type bridge stp_state 0 forward_delay 0 mcast_snooping 0"
+_ICMP: Final = {4: "icmp", 6: "ipv6-icmp"}
+_BRIDGE: Final = "type bridge stp_state 0 forward_delay 0 mcast_snooping 0"
 
 
 def fabric_lines(plan: LabPlan) -> list[str]:
@@ -64,6 +67,17 @@ def device_lines(underlay_address: str, oob_address: str) -> list[str]:
     ]
 
 
+def silence_lines(underlay_address: str) -> list[str]:
+    """Keep a device's own kernel silent on the underlay.
+
+    While no worker listens it would answer PSP packets with ICMP port unreachable, which quotes them: neither PSP nor
+    ARP nor ND, and word to everybody that the device is down. ND does not ask the routing rules, so it goes on.
+    """
+    version = family(underlay_address)
+    network = ip_interface(f"{underlay_address}/{UNDERLAY_PREFIX_LENGTH[version]}").network
+    return [f"rule add pref 10 ipproto {_ICMP[version]} to {network} blackhole"]
+
+
 def plug_in_control(plan: LabPlan) -> None:
     """Make the out-of-band bridge and control's address on it. MachineError carries what `ip` said."""
     run_batches({plan.namespace("oob"): oob_lines(plan)})
@@ -74,14 +88,18 @@ def plug_in_devices(plan: LabPlan) -> None:
     """Make br0 and both cables of every device. MachineError carries what `ip` said."""
     run_batches({plan.namespace("fabric"): fabric_lines(plan), plan.namespace("oob"): oob_device_lines(plan)})
     run_batches({plan.namespace(d.name): device_lines(d.underlay_address, d.oob_address) for d in plan.devices})
+    for version in (4, 6):
+        silent = [device for device in plan.devices if family(device.underlay_address) == version]
+        batches = {plan.namespace(device.name): silence_lines(device.underlay_address) for device in silent}
+        run_batches(batches, options=(f"-{version}",))
 
 
-def run_batches(batches: Mapping[str, Sequence[str]], *, at_once: int = 16) -> None:
+def run_batches(batches: Mapping[str, Sequence[str]], *, options: Sequence[str] = (), at_once: int = 16) -> None:
     """Run one `ip -batch` per namespace, several at a time."""
     pending = list(batches.items())
     while pending:
         now, pending = pending[:at_once], pending[at_once:]
-        running = [(name, lines, _start(["-n", name], lines)) for name, lines in now]
+        running = [(name, lines, _start([*options, "-n", name], lines)) for name, lines in now]
         for name, _, process in running:
             said = process.communicate()[1].strip()
             if process.returncode != 0:

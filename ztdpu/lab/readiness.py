@@ -74,9 +74,14 @@ def wait_ready(
         if word != said:
             progress(word)
             said = word
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or any(_agent_ended(record, name) for name in waiting):
             raise MachineError(_explain(record.plan, standing, waiting))
         time.sleep(_POLL_S)
+
+
+def _agent_ended(record: LabRecord, device: str) -> bool:
+    """Tell whether only the first process of the device is left."""
+    return len(processes.find_in_namespace(record.processes[device].pid)) <= 1
 
 
 def _explain(plan: LabPlan, standing: Mapping[str, DeviceStatus], waiting: Collection[str]) -> str:

@@ -3,8 +3,8 @@
     python -m ztdpu.lab.traffic sink --port 5001
     python -m ztdpu.lab.traffic send --host blue-1 --port 5001 --rate 2000 [--payload HEX] [--count N]
 
-The sender goes on until its count is reached or its standard input closes; both end with one JSON object.
-An address that cannot be reached is no error: the packet is counted as sent to nobody.
+The sender goes on until its count is reached, without one until its standard input closes. Both end with
+one JSON object. An address that cannot be reached is no error: the packet is counted as refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def send(host: str, port: int, *, rate: int, payload: bytes, count: int) -> dict
         handle.connect(address)
         print(json.dumps({"sending": True}), flush=True)
         start = time.monotonic()
-        while (not count or sent < count) and not input_is_closed():
+        while sent < count if count else not input_is_closed():
             due = int((time.monotonic() - start) * rate) + 1
             for _ in range(min(due, count or due) - sent):
                 try:
