@@ -518,15 +518,30 @@ def test_a_swap_cuts_exactly_what_is_no_longer_allowed():
     rules = ("blue-0 egress DROP tcp * 10.1.0.11/32", "blue-0 egress ALLOW any * *", "blue-0 ingress ALLOW tcp 80 *")
     assert firewall.swap(device(rules), 1.0) == 2
     run(firewall, """
-        in blue-0 10.1.0.11:80 > 10.1.0.10:5000 tcp A = DROP tcp_state
-        out blue-0 10.1.0.10:5000 > 10.1.0.11:80 tcp A = DROP tcp_state
+        in blue-0 10.1.0.11:80 > 10.1.0.10:5000 tcp A = DROP flow_cut
+        out blue-0 10.1.0.10:5000 > 10.1.0.11:80 tcp A = DROP flow_cut
         out blue-0 10.1.0.10:5000 > 10.1.0.11:80 tcp S = DROP rule_denied 1
-        out blue-0 10.1.0.10 > 10.1.0.11 reply 7 = DROP icmp_state
+        out blue-0 10.1.0.10 > 10.1.0.11 reply 7 = DROP flow_cut
         in blue-0 10.1.0.11 > 10.1.0.10 echo 7 = DROP no_rule
         in blue-0 10.1.0.13:53 > 10.1.0.10:5000 udp = ALLOW flow_established 2
         out blue-0 [fd00:1::10]:80 > [fd00:1::13]:5 tcp SA = ALLOW flow_established 3
     """)  # fmt: skip
     assert firewall.flow_count == 2
+
+
+def test_a_cut_flow_is_named_until_its_key_is_used_again():
+    firewall = live()
+    firewall.swap(device(), 1.0)
+    firewall.swap(device(OPEN), 2.0)
+    run(firewall, """
+        out blue-0 10.1.0.10:5000 > 10.1.0.11:80 tcp A = DROP flow_cut
+        in blue-0 10.1.0.11:80 > 10.1.0.10:5000 tcp A = DROP flow_cut
+        out blue-0 10.1.0.10:5001 > 10.1.0.11:80 tcp A = DROP tcp_state
+        out blue-0 10.1.0.10:5000 > 10.1.0.11:80 tcp S = ALLOW rule_allowed 1
+        in blue-0 10.1.0.11:80 > 10.1.0.10:5000 tcp RA = ALLOW flow_established 1
+    """)  # fmt: skip
+    assert firewall.expire(13.0) == 1
+    run(firewall, "out blue-0 10.1.0.10:5000 > 10.1.0.11:80 tcp A = DROP tcp_state")
 
 
 def without(name):
@@ -586,7 +601,7 @@ def test_cut_device_and_endpoint():
     assert firewall.cut_device("dpu-9") == 0
     assert firewall.cut_device(PEER) == 2
     run(firewall, """
-        out blue-0 10.1.0.10:5000 > 10.1.0.11:80 tcp A = DROP tcp_state
+        out blue-0 10.1.0.10:5000 > 10.1.0.11:80 tcp A = DROP flow_cut
         in blue-0 10.1.0.13:53 > 10.1.0.10:5000 udp = ALLOW flow_established 1
     """)  # fmt: skip
     assert firewall.cut_endpoint(padded("red-0")) == 0

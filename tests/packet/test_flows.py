@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ztdpu.model.verdict import Outcome, Reason, Verdict
-from ztdpu.packet.flows import WHEEL_SLOTS, EndpointFlows, Flow, FlowTable, reverse_key
+from ztdpu.packet.flows import CUT_MEMORY, WHEEL_SLOTS, EndpointFlows, Flow, FlowTable, reverse_key
 from ztdpu.packet.headers import TCP, UDP
 from ztdpu.packet.states import TCP_TIMEOUTS_S, UDP_TIMEOUTS_S, FlowState
 from ztdpu.packet.tables import Route
@@ -42,6 +42,17 @@ def test_a_flow_is_found_both_ways_until_it_is_removed():
     assert (table.count, table.count_of(BLUE)) == (0, 0)
     assert not home.sent
     assert not home.received
+
+
+def test_memory_of_cut_flows_is_bounded_and_keeps_the_latest():
+    table, home = filled(CUT_MEMORY)
+    flows = list(home)
+    for flow in flows:
+        table.cut(flow)
+    assert table.count == 0
+    assert len(home.cut) == CUT_MEMORY
+    assert flows[-1].sent_key in home.cut
+    assert flows[0].sent_key not in home.cut
 
 
 def test_quota_is_exact_and_per_network():

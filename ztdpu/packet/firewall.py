@@ -42,6 +42,7 @@ TCP_STATE: Final = _drop(Reason.TCP_STATE)
 ICMP_STATE: Final = _drop(Reason.ICMP_STATE)
 NO_ROUTE: Final = _drop(Reason.NO_ROUTE)
 FLOW_QUOTA: Final = _drop(Reason.FLOW_QUOTA)
+FLOW_CUT: Final = _drop(Reason.FLOW_CUT)
 
 
 class Firewall:
@@ -119,7 +120,9 @@ class Firewall:
         refusal = _refuse_kind(packet)
         if refusal is not None:
             # An error answers what came in.
-            return _relate(fence, fence.flows.received, packet) if is_error(packet) else refusal
+            return (
+                _relate(fence, fence.flows.received, packet) if is_error(packet) else _explain(fence, packet, refusal)
+            )
         opening = fence.judge(Direction.EGRESS, destination, packet.protocol, packet.destination_port)
         if opening.verdict is Verdict.DROP:
             return opening
@@ -145,7 +148,7 @@ class Firewall:
         refusal = _refuse_kind(packet)
         if refusal is not None:
             # An error answers what went out.
-            return _relate(fence, fence.flows.sent, packet) if is_error(packet) else refusal
+            return _relate(fence, fence.flows.sent, packet) if is_error(packet) else _explain(fence, packet, refusal)
         opening = fence.judge(Direction.INGRESS, source, packet.protocol, packet.destination_port)
         if opening.verdict is Verdict.DROP:
             return opening
@@ -213,7 +216,7 @@ class Firewall:
                 new = None
             for flow in old.flows:
                 if new is None or not _carry(flow, new):
-                    self._table.remove(flow)
+                    self._table.cut(flow)
                     cut += 1
             if new is not None:
                 new.flows = old.flows
@@ -236,7 +239,7 @@ class Firewall:
 
     def _cut(self, flows: list[Flow]) -> int:
         for flow in flows:
-            self._table.remove(flow)
+            self._table.cut(flow)
         return len(flows)
 
 
@@ -249,6 +252,11 @@ def _refuse_kind(packet: Packet) -> Outcome | None:
         return ICMP_STATE
     # From an address to itself ("land"): no host sends that through an interface.
     return MARTIAN if packet.source == packet.destination else None
+
+
+def _explain(fence: Fence, packet: Packet, refusal: Outcome) -> Outcome:
+    """What goes on after its flow was cut is told apart from what never was a flow."""
+    return FLOW_CUT if packet.key in fence.flows.cut else refusal
 
 
 def _relate(fence: Fence, flows: dict[bytes, Flow], packet: Packet) -> Outcome:

@@ -21,6 +21,8 @@ from ztdpu.packet.states import TIMEOUTS_S, FlowState, steady_flags
 from ztdpu.packet.tables import Route
 
 WHEEL_SLOTS: Final = 256
+CUT_MEMORY: Final = 2048
+"""Keys of cut flows that an endpoint remembers, the latest ones: only to name the reason of what still comes."""
 EXPIRE_LIMIT: Final = 128
 """Flows looked at per call of `expire`."""
 
@@ -32,6 +34,8 @@ class EndpointFlows:
     network_id: bytes
     sent: dict[bytes, Flow] = field(default_factory=dict)
     received: dict[bytes, Flow] = field(default_factory=dict)
+    cut: dict[bytes, None] = field(default_factory=dict)
+    """Keys of flows that were cut, oldest first, at most CUT_MEMORY."""
 
     def __iter__(self) -> Iterator[Flow]:
         """Yield each flow once; a copy, so that the caller may remove them."""
@@ -110,6 +114,9 @@ class FlowTable:
         flow.enter(FlowState.OPENING)
         flow.home.sent[flow.sent_key] = flow
         flow.home.received[flow.received_key] = flow
+        if flow.home.cut:
+            flow.home.cut.pop(flow.sent_key, None)
+            flow.home.cut.pop(flow.received_key, None)
         self.count += 1
         self._counts[network_id] = self._counts.get(network_id, 0) + 1
         self._file(flow)
@@ -128,6 +135,15 @@ class FlowTable:
         self._counts[network_id] -= 1
         if not self._counts[network_id]:
             del self._counts[network_id]
+
+    def cut(self, flow: Flow) -> None:
+        """Forget a flow that may not go on, but remember its keys for a while."""
+        self.remove(flow)
+        memory = flow.home.cut
+        for key in (flow.sent_key, flow.received_key):
+            if len(memory) >= CUT_MEMORY:
+                del memory[next(iter(memory))]
+            memory[key] = None
 
     def enter(self, flow: Flow, state: FlowState) -> None:
         """Put a flow into another state; its idle time counts from its `last_s`."""
