@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ztdpu.agent import lifecycle as life
+from ztdpu.agent import lifecycle_words as life
 from ztdpu.agent.lifecycle import Lifecycle, Phase
 
 S = 1_000_000_000

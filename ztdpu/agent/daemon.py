@@ -16,7 +16,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ztdpu.agent import lifecycle, mailbox, statement
+from ztdpu.agent import lifecycle_words as words
+from ztdpu.agent import mailbox, statement
 from ztdpu.agent.attester import Answer, Attester, DeniedError, Identity
 from ztdpu.agent.configuration import AgentSpec
 from ztdpu.agent.conversation import Conversation
@@ -49,8 +50,8 @@ class Daemon:
             wanted,
             on_worker_message=self._worker_said,
             on_worker_down=self._worker_down,
-            on_root_up=lambda: self._feed(lifecycle.RootUp()),
-            on_root_down=lambda: self._feed(lifecycle.RootDown()),
+            on_root_up=lambda: self._feed(words.RootUp()),
+            on_root_down=lambda: self._feed(words.RootDown()),
         )
         self._attester = Attester(spec, doors=wanted.doors, bundle_pem=files.bundle_pem, join_token=files.join_token)
         self._kem_keys = LeaseKemKeys()
@@ -77,7 +78,7 @@ class Daemon:
             hello=self._hello,
             on_message=self._conversation.take,
             on_open=self._changed,
-            on_denied=lambda: self._feed(lifecycle.UplinkDenied()),
+            on_denied=lambda: self._feed(words.UplinkDenied()),
         )
         self._instance = b""
         """Of the worker that runs; empty between two."""
@@ -110,7 +111,7 @@ class Daemon:
         self._stopping.set()
 
     async def _stop(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
-        self._feed(lifecycle.Stopping())
+        self._feed(words.Stopping())
         if self._timer is not None:
             self._timer.cancel()
         running = [*tasks, *(task for task in (self._attempt, self._attach) if task is not None)]
@@ -124,7 +125,7 @@ class Daemon:
 
     # --- life cycle ---
 
-    def _feed(self, event: lifecycle.Event) -> None:
+    def _feed(self, event: words.Event) -> None:
         """Give an event to the machine, carry out what it says, arm the one timer."""
         for command in self._life.handle(event, now_ns=_boottime_ns(), jitter=random.random()):  # noqa: S311
             self._execute(command)
@@ -135,38 +136,38 @@ class Daemon:
         if due_ns is not None:
             # The loop's clock stands still in suspend, BOOTTIME does not: look at least once a second.
             delay_s = min(max((due_ns - _boottime_ns()) / 1e9, 0.0), 1.0)
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._feed, lifecycle.TimerFired())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._feed, words.TimerFired())
         self._changed()
 
-    def _execute(self, command: lifecycle.Command) -> None:
+    def _execute(self, command: words.Command) -> None:
         match command:
-            case lifecycle.BeginAttestation():
+            case words.BeginAttestation():
                 self._attempt = asyncio.create_task(self._attest(afresh=command.afresh), name="attest")
-            case lifecycle.AbandonAttestation():
+            case words.AbandonAttestation():
                 if self._attempt is not None:
                     self._attempt.cancel()
-            case lifecycle.SetLease():
+            case words.SetLease():
                 self._tell_worker(mailbox.SetLease(command.deadline_ns))
                 if not command.deadline_ns:
                     self._exchange.clear_epoch_keys()
-            case lifecycle.OpenUplink():
+            case words.OpenUplink():
                 if self._identity is not None:
                     self._uplink.open(self._identity)
-            case lifecycle.CloseUplink():
+            case words.CloseUplink():
                 self._uplink.close()
-            case lifecycle.RenewExchange():
+            case words.RenewExchange():
                 self._exchange.forget_installed()
                 self._exchange.hint_all("restart")
-            case lifecycle.RebootRoot():
+            case words.RebootRoot():
                 self._identity = None
                 self._attester.forget_keys()
                 self._supervisor.reboot_root()
-            case lifecycle.Note():
+            case words.Note():
                 log(command.event, detail=command.detail)
 
     async def _attest(self, *, afresh: bool) -> None:
         """Run one attempt and feed its end to the life cycle."""
-        event: lifecycle.Event
+        event: words.Event
         try:
             if afresh:
                 await self._conversation.drop_peers()
@@ -177,23 +178,23 @@ class Daemon:
             )
             event = await self._take_answer(answer)
         except DeniedError as error:
-            event = lifecycle.Refused(state="denied", reason=error.message, interval_ms=0)
+            event = words.Refused(state="denied", reason=error.message, interval_ms=0)
         except ZtdpuError as error:
-            event = lifecycle.Failed(cause=error.message)
+            event = words.Failed(cause=error.message)
         self._attempt = None
         self._feed(event)
 
-    async def _take_answer(self, answer: Answer) -> lifecycle.Event:
+    async def _take_answer(self, answer: Answer) -> words.Event:
         for finding in answer.findings:
             warn("finding", detail=finding)
         await self._conversation.set_ear_key(answer.ear_public_key)
         if answer.identity is not None:
             self._take_identity(answer.identity)
         if answer.grant is None:
-            return lifecycle.Refused(state=answer.state, reason=answer.reason, interval_ms=answer.interval_ms)
+            return words.Refused(state=answer.state, reason=answer.reason, interval_ms=answer.interval_ms)
         self._kem_keys.granted()
         self._conversation.take_epoch_keys(answer.grant.sealed_epoch_keys)
-        return lifecycle.Granted(
+        return words.Granted(
             duration_ms=answer.grant.duration_ms,
             interval_ms=answer.interval_ms,
             new_svid=answer.identity is not None,
@@ -237,7 +238,7 @@ class Daemon:
             case mailbox.ClockDoubt():
                 warn("clock-doubt", step_ms=message.step_ms)
                 self._exchange.forget_installed()
-                self._feed(lifecycle.ClockDoubted(step_ms=message.step_ms))
+                self._feed(words.ClockDoubted(step_ms=message.step_ms))
             case mailbox.MasterKeyRotated():
                 if message.refused:
                     warn("rotation-refused", lagging=message.refused)
@@ -253,7 +254,7 @@ class Daemon:
         self._functions.worker_gone()
         self._conversation.worker_gone()
         self._exchange.forget_installed()
-        self._feed(lifecycle.WorkerDown())
+        self._feed(words.WorkerDown())
 
     async def _reattach(self) -> None:
         """Bring a fresh worker to where the old one stood: tables, virtual functions, exchange, lease."""
@@ -262,7 +263,7 @@ class Daemon:
         except ZtdpuError as error:
             warn("tables-not-applied", cause=error.message)
         self._renew_exchange()
-        self._feed(lifecycle.WorkerUp())
+        self._feed(words.WorkerUp())
 
     # --- control ---
 
