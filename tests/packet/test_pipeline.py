@@ -514,6 +514,23 @@ def test_the_same_key_is_never_installed_twice():
     assert first.pipeline.install("dpu-1", grants) == [0]
 
 
+def test_what_no_datagram_can_carry_is_too_big_whatever_the_tables_say():
+    first, second = pair()
+    shake(first, second)
+    tables = tables_of("dpu-0")
+    endpoints = tuple(replace(endpoint, mtu_octets=65535) for endpoint in tables.endpoints)
+    first.pipeline.apply_tables(replace(tables, endpoints=endpoints))
+    first.give("blue-0", udp(payload=bytes(65507)))
+    first.give("blue-0", tcp(payload=bytes(65495), gso=65490))
+    assert first.reasons[Reason.TOO_BIG] == 2
+    assert first.sent == []
+    first.give("blue-0", udp(payload=bytes(65507 - 32 - 28)))
+    first.give("blue-0", tcp(payload=bytes(65495), gso=65507 - 32 - 40))
+    carry(first, second)
+    assert len(second.delivered) == 3
+    assert b"".join(frame[50:] for _, frame in second.delivered[1:]) == bytes(65495)
+
+
 # --- on the way in ------------------------------------------------------------------------------
 
 

@@ -35,6 +35,7 @@ from ztdpu.packet.station import Station
 from ztdpu.packet.tables import EndpointTable
 from ztdpu.packet.virtio import MAX_SEGMENTS, VIRTIO_OCTETS, check_offload
 
+_MAX_PLAIN_OCTETS: Final = MAX_DATAGRAM_OCTETS - OVERHEAD_OCTETS
 _pack_short: Final = struct.Struct("!H").pack_into
 
 
@@ -123,6 +124,9 @@ class Outbound:
         destination = station.forwarding.peers.get(device)
         if destination is None:
             return Reason.NO_ROUTE
+        count, header_octets = packet.segment_count, packet.payload_offset
+        if (packet.octets if count == 1 else header_octets + packet.segment_octets) > _MAX_PLAIN_OCTETS:
+            return Reason.TOO_BIG
         line = self._lines.get((device, network_id)) or self._new_line(device, network_id)
         sa = station.sas.send.get(line)
         if sa is None:
@@ -130,7 +134,6 @@ class Outbound:
             return Reason.NO_SA
         if sa.is_worn(station.gate.now_s):
             station.want(line)
-        count, header_octets = packet.segment_count, packet.payload_offset
         octets = packet.octets + (count - 1) * header_octets
         if sa.is_exhausted(count, octets):
             return Reason.SA_EXHAUSTED
