@@ -184,14 +184,3 @@ def test_a_finished_checksum_is_left_to_the_kernel_and_an_unfinished_one_marked(
     unfinished = join_run([memoryview(tcp_packet(payload=b"x"))], 0)
     assert finished.buffers[0] == bytes(10)
     assert struct.unpack("=BBHHHH", unfinished.buffers[0]) == (1, 0, 36, 0, 20, 16)
-
-
-@given(st.binary(max_size=4000))
-def test_the_residue_is_the_sum_of_words(data):
-    padded = data + b"\0" * (len(data) & 1)
-    assert residue(data) == sum(struct.unpack(f"!{len(padded) // 2}H", padded)) % 0xFFFF
-
-
-def test_checksum_of_a_known_header():
-    header = bytes.fromhex("45000073000040004011 0000 c0a80001c0a800c7".replace(" ", ""))
-    assert checksum(residue(header)) == 0xB861
