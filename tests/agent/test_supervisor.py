@@ -9,12 +9,14 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ztdpu.agent import mailbox
 from ztdpu.agent.supervisor import Doors, Programs, Supervisor, end, spawn, start_processes
+from ztdpu.errors import ConfigurationError
 
 SMALL_WORKER = (sys.executable, str(Path(__file__).with_name("small_worker.py")))
 SMALL_ROOT = """
@@ -144,6 +146,7 @@ def test_children_end_when_the_daemon_is_killed(wanted, tmp_path):
 import sys, time
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from pathlib import Path
+from ztdpu.errors import ConfigurationError
 from ztdpu.agent.supervisor import Doors, Programs, start_processes
 wanted = {wanted!r}
 root, worker = start_processes(wanted)
@@ -167,3 +170,10 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+async def test_root_that_cannot_start_ends_the_agent_with_words(wanted):
+    broken = replace(wanted, root_of_trust=(sys.executable, "-c", "import sys; sys.exit(2)"))
+    watch = Watch(broken)
+    with pytest.raises(ConfigurationError):
+        await watch.supervisor.keep_root()

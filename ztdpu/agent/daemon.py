@@ -127,6 +127,7 @@ class Daemon:
 
     def _feed(self, event: words.Event) -> None:
         """Give an event to the machine, carry out what it says, arm the one timer."""
+        before = (self._life.phase, self._life.reason)
         for command in self._life.handle(event, now_ns=_boottime_ns(), jitter=random.random()):  # noqa: S311
             self._execute(command)
         if self._timer is not None:
@@ -137,12 +138,14 @@ class Daemon:
             # The loop's clock stands still in suspend, BOOTTIME does not: look at least once a second.
             delay_s = min(max((due_ns - _boottime_ns()) / 1e9, 0.0), 1.0)
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._feed, words.TimerFired())
-        self._changed()
+        if before != (self._life.phase, self._life.reason):
+            self._changed()
 
     def _execute(self, command: words.Command) -> None:
         match command:
             case words.BeginAttestation():
                 self._attempt = asyncio.create_task(self._attest(afresh=command.afresh), name="attest")
+                self._attempt.add_done_callback(self._attempt_ended)
             case words.AbandonAttestation():
                 if self._attempt is not None:
                     self._attempt.cancel()
@@ -183,6 +186,13 @@ class Daemon:
             event = words.Failed(cause=error.message)
         self._attempt = None
         self._feed(event)
+
+    def _attempt_ended(self, attempt: asyncio.Task[None]) -> None:
+        """A defect in an attempt is a failed attempt: it must not be the last one."""
+        error = None if attempt.cancelled() else attempt.exception()
+        if error is not None:
+            warn("attestation-defect", cause=repr(error))
+            self._feed(words.Failed(cause="internal"))
 
     async def _take_answer(self, answer: Answer) -> words.Event:
         for finding in answer.findings:

@@ -120,8 +120,8 @@ class ExchangeShell(ExchangeBook):
             envelope = self._machine.request(
                 device, wants, now_s=now_s, request_id=os.urandom(16), kem_private_key=generate_kem_key()
             )
-        except ExchangeError as error:
-            log("request-not-made", peer=device, cause=error.message)
+        except (ExchangeError, ValueError) as error:
+            log("request-not-made", peer=device, cause=str(error))
             return
         state.outstanding = Outstanding(
             envelope=envelope,

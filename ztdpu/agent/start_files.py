@@ -5,6 +5,7 @@ Called by `agent.run`. What is read here anchors all trust of the device; nothin
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from ztdpu.agent.configuration import AgentSpec
 from ztdpu.errors import ConfigurationError, Location
 
 FILE_LIMIT_OCTETS: Final = 1024 * 1024
+PATH_LIMIT_OCTETS: Final = 90
+"""A socket's whole path has at most 107 octets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,8 @@ def read_start_files(spec: AgentSpec) -> StartFiles:
 
 def make_state_dir(spec: AgentSpec) -> None:
     """Make the run-time directory, for this user alone. Raises ConfigurationError."""
+    if len(os.fsencode(spec.state_dir)) > PATH_LIMIT_OCTETS:
+        raise _refusal(spec.state_dir, "is too long for UNIX sockets", f"at most {PATH_LIMIT_OCTETS} octets")
     try:
         spec.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         spec.state_dir.chmod(0o700)

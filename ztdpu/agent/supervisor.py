@@ -28,6 +28,7 @@ from typing import Final
 from ztdpu.agent import mailbox
 from ztdpu.agent.journal import warn
 from ztdpu.agent.mailbox_channel import MailboxChannel
+from ztdpu.errors import ConfigurationError
 
 FIRST_PAUSE_S: Final = 0.1
 RESTART_LIMIT_S: Final = 1.5
@@ -35,6 +36,8 @@ RESTART_LIMIT_S: Final = 1.5
 FORGIVE_AFTER_S: Final = 10.0
 END_GRACE_S: Final = 0.8
 ROOT_START_LIMIT_S: Final = 10.0
+CANNOT_START: Final = 2
+"""Exit status of a root of trust whose secrets or profile are unusable."""
 _RESET_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 
 
@@ -140,20 +143,28 @@ class Supervisor:
             pause_s = await _pause(child, pause_s)
 
     async def keep_root(self, first: Child | None = None) -> None:
-        """Run the root of trust, boot after boot, until cancelled."""
-        pause_s = FIRST_PAUSE_S
+        """Run the root of trust, boot after boot, until cancelled.
+
+        Raises ConfigurationError when the very first boot says that its secrets or profile are unusable.
+        """
+        pause_s, was_up = FIRST_PAUSE_S, False
         while True:
             child = first or spawn(self._wanted.root_of_trust, kind=socket.SOCK_STREAM)
             first, self._root = None, child
             watching = asyncio.ensure_future(_ended(child))
             try:
                 if await self._doors_open(watching):
+                    was_up = True
                     self._on_root_up()
                 await watching
             finally:
                 watching.cancel()
             status = await end(child)
             self._root = None
+            if status == CANNOT_START and not was_up:
+                raise ConfigurationError(
+                    "the root of trust cannot start, it said why", remedy="mend rootOfTrust in the start-up file"
+                )
             warn("root-of-trust-ended", status=status)
             for path in (self._wanted.doors.spdm_socket, self._wanted.doors.binding_socket):
                 path.unlink(missing_ok=True)

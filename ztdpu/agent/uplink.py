@@ -98,6 +98,9 @@ class Uplink:
                 worked = self._lost(outbox, error.code(), error.details() or "")
             except (asyncio.InvalidStateError, TimeoutError) as error:
                 worked = self._lost(outbox, grpc.StatusCode.UNAVAILABLE, str(error) or "control is silent")
+            except Exception as error:  # noqa: BLE001 - a defect ends this connection, never the uplink
+                warn("uplink-defect", cause=repr(error))
+                worked = self._lost(outbox, grpc.StatusCode.INTERNAL, "see the line before")
             else:
                 worked = self._lost(outbox, grpc.StatusCode.OK, "control closed the stream")
             if asyncio.current_task() is not self._keeper:

@@ -87,8 +87,8 @@ class VirtualFunctions:
                 self._attached.add(endpoint_id)
                 self._on_change()
                 await self._lost[endpoint_id].wait()
-            except (UnreachableError, RefusedError, StateError) as error:
-                warn("virtual-function-not-made", endpoint=self._names[endpoint_id], cause=error.message)
+            except (UnreachableError, RefusedError, StateError, OSError) as error:
+                warn("virtual-function-not-made", endpoint=self._names[endpoint_id], cause=str(error))
             if loop.time() - made_s > FORGIVE_AFTER_S:
                 pause_s = FIRST_PAUSE_S
             await asyncio.sleep(pause_s)
