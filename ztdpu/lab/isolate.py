@@ -20,6 +20,7 @@ import socket
 import struct
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -94,6 +95,7 @@ def make_inhabitant(
     try:
         pid = os.fork()
         if pid == 0:
+            ours.detach()
             _become_inhabitant(name, view, theirs, environment, network)
     finally:
         setns(here, Clone.NEWPID)
@@ -113,6 +115,7 @@ def _become_inhabitant(
     """Never returns: execs the holder, or tells the parent what failed and ends."""
     try:
         os.setsid()
+        _close_all_but(orders.fileno())
         unshare(Clone.NEWNS)
         enter_view(view)
         unshare(Clone.NEWUSER | Clone.NEWNET | Clone.NEWNS | Clone.NEWIPC | Clone.NEWUTS)
@@ -138,6 +141,15 @@ def _become_inhabitant(
         orders.send(json.dumps({"failed": f"{type(error).__name__}: {error}"}).encode())
     finally:
         os._exit(1)
+
+
+def _close_all_but(kept: int) -> None:
+    """Close what the parent had open: its locks must go with it, and the end of its socket must be the end."""
+    for entry in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers, not paths
+        descriptor = int(entry)
+        if descriptor > 2 and descriptor != kept:
+            with suppress(OSError):  # the descriptor of this very listing
+                os.close(descriptor)
 
 
 def _try_own_sysfs() -> None:
