@@ -13,11 +13,12 @@ from ztdpu.model.verdict import Reason
 class Counters:
     """Sums since the worker started."""
 
-    __slots__ = ("octets", "opened_octets", "opened_packets", "packets", "sealed_octets", "sealed_packets")
+    __slots__ = ("_octets", "_packets", "opened_octets", "opened_packets", "sealed_octets", "sealed_packets")
 
     def __init__(self) -> None:
-        self.packets: dict[Reason, int] = dict.fromkeys(Reason, 0)
-        self.octets: dict[Reason, int] = dict.fromkeys(Reason, 0)
+        # By word, not by member: the hash of an enum member is a Python function, and this is asked per packet.
+        self._packets = {reason.value: 0 for reason in Reason}
+        self._octets = {reason.value: 0 for reason in Reason}
         self.sealed_packets = 0
         self.sealed_octets = 0
         """Of the inner packets."""
@@ -26,12 +27,17 @@ class Counters:
 
     def count(self, reason: Reason, octets: int, packets: int = 1) -> None:
         """`packets` packets with `octets` octets together ended with `reason`."""
-        self.packets[reason] += packets
-        self.octets[reason] += octets
+        word = reason._value_
+        self._packets[word] += packets
+        self._octets[word] += octets
+
+    def packets_of(self, reason: Reason) -> int:
+        """Return how many packets ended with `reason`."""
+        return self._packets[reason.value]
 
     def by_reason(self) -> tuple[dict[str, int], dict[str, int]]:
         """Return (packets, octets) of the reasons that occurred, by word."""
         return (
-            {reason.value: n for reason, n in self.packets.items() if n},
-            {reason.value: self.octets[reason] for reason, n in self.packets.items() if n},
+            {word: packets for word, packets in self._packets.items() if packets},
+            {word: self._octets[word] for word, packets in self._packets.items() if packets},
         )

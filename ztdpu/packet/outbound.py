@@ -49,7 +49,6 @@ class Outbound:
         self._packet = Packet()
         self._segmenter = Segmenter(self.read_buffer, full_checksums=full_checksums)
         self._full_checksums = full_checksums
-        self._lines: dict[tuple[str, bytes], Line] = {}
         self._batch = memoryview(bytearray(MAX_DATAGRAM_OCTETS + 1))
         self._batch_end = 0
         self._batch_size = 0
@@ -127,13 +126,12 @@ class Outbound:
         count, header_octets = packet.segment_count, packet.payload_offset
         if (packet.octets if count == 1 else header_octets + packet.segment_octets) > _MAX_PLAIN_OCTETS:
             return Reason.TOO_BIG
-        line = self._lines.get((device, network_id)) or self._new_line(device, network_id)
-        sa = station.sas.send.get(line)
+        sa = station.sas.datagram_senders.get((device, network_id))
         if sa is None:
-            station.want(line)
+            station.want(Line(device, network_id, SaUse.DATAGRAM, 0))
             return Reason.NO_SA
         if sa.is_worn(station.gate.now_s):
-            station.want(line)
+            station.want(sa.line)
         octets = packet.octets + (count - 1) * header_octets
         if sa.is_exhausted(count, octets):
             return Reason.SA_EXHAUSTED
@@ -193,12 +191,3 @@ class Outbound:
         transport_octets = packet.octets - packet.ip_octets
         total = pseudo_header(packet.source + packet.destination, packet.protocol, transport_octets)
         _pack_short(self.read_buffer, start + packet.ip_octets + (16 if packet.protocol == TCP else 6), total)
-
-    def _new_line(self, device: str, network_id: bytes) -> Line:
-        line = Line(device, network_id, SaUse.DATAGRAM, 0)
-        self._lines[device, network_id] = line
-        return line
-
-    def forget_lines(self) -> None:
-        """Tables changed: peers and networks may be others now."""
-        self._lines = {}

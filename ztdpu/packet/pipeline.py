@@ -128,7 +128,6 @@ class Pipeline:
             cut = station.firewall.swap(tables, self._gate.now_s)
         station.forwarding = build_forwarding(tables)
         self._deletions += self.sas.keep_only(station.forwarding.peers, station.forwarding.networks)
-        self._outbound.forget_lines()
         station.forget_wanted()
         return cut
 

@@ -114,6 +114,8 @@ class SaTable:
     receive: dict[int, ReceiveSa] = field(default_factory=dict)
     """By SPI: the one look-up before anything is derived or opened."""
     send: dict[Line, SendSa] = field(default_factory=dict)
+    datagram_senders: dict[tuple[str, bytes], SendSa] = field(default_factory=dict)
+    """The same, as the packet path asks: datagram SAs of lane 0 by (peer, network)."""
     _active: dict[Line, ReceiveSa] = field(default_factory=dict)
     _offers: int = 0
 
@@ -157,6 +159,7 @@ class SaTable:
             fingerprint=fingerprint,
         )
         self.send[line] = sa
+        self._index_senders()
         return sa
 
     def expire(self, now_s: float) -> list[Deletion]:
@@ -171,6 +174,7 @@ class SaTable:
     def remove_peer(self, peer: str) -> list[Deletion]:
         """Delete both directions with `peer` at once."""
         self.send = {line: sa for line, sa in self.send.items() if line.peer != peer}
+        self._index_senders()
         return self._delete(lambda sa: sa.line.peer == peer, "peer-removed")
 
     def keep_only(self, peers: Iterable[str], networks: Iterable[bytes]) -> list[Deletion]:
@@ -181,6 +185,7 @@ class SaTable:
             return line.peer not in peer_set or line.network_id not in network_set
 
         self.send = {line: sa for line, sa in self.send.items() if not is_gone(line)}
+        self._index_senders()
         return self._delete(lambda sa: is_gone(sa.line), "network-gone")
 
     def laggards(self, slot: int) -> list[Line]:
@@ -198,7 +203,15 @@ class SaTable:
     def clear(self, cause: str) -> list[Deletion]:
         """Delete everything, both directions."""
         self.send = {}
+        self._index_senders()
         return self._delete(lambda _: True, cause)
+
+    def _index_senders(self) -> None:
+        self.datagram_senders = {
+            (line.peer, line.network_id): sa
+            for line, sa in self.send.items()
+            if line.use is SaUse.DATAGRAM and line.lane == 0
+        }
 
     def _delete(self, ends: Callable[[ReceiveSa], bool], cause: str) -> list[Deletion]:
         gone = [sa for sa in self.receive.values() if ends(sa)]
