@@ -173,8 +173,8 @@ class Agent:
         pem = b"".join(x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM) for der in self.svid)
         credentials = grpc.ssl_channel_credentials(
             root_certificates=self.process.issuer.bundle_pem,
-            private_key=self.keys.tls_key_pem if mutual else None,
-            certificate_chain=pem if mutual else None,
+            private_key=self.keys.tls_key_pem if mutual and pem else None,
+            certificate_chain=pem if mutual and pem else None,
         )
         options = [
             ("grpc.ssl_target_name_override", name),
@@ -292,6 +292,19 @@ async def connect(agent: Agent, **changes: Any) -> Stream:
     }
     await call.write(agent_pb2.AgentMessage(hello=agent_pb2.AgentHello(**hello | changes)))
     return Stream(call, channel)
+
+
+@pytest.fixture
+async def open_stream() -> AsyncIterator[Callable[..., Any]]:
+    streams: list[Stream] = []
+
+    async def open_one(agent: Agent, **changes: Any) -> Stream:
+        streams.append(await connect(agent, **changes))
+        return streams[-1]
+
+    yield open_one
+    for stream in streams:
+        await stream.close()
 
 
 @pytest.fixture

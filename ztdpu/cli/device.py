@@ -51,6 +51,7 @@ def list_devices(server: ServerOption = None, output: FormatOption = Format.TABL
 
 
 def device_row(one: DeviceStatus) -> dict[str, Any]:
+    """One line of the list; `!` stands where a device does not enforce what it should."""
     same = one.revision_applied == one.revision_wanted and one.revision_applied
     epochs = sorted(set(one.key_epochs.values()))
     return {

@@ -1,0 +1,67 @@
+"""`policy sync`: all or nothing, tables pushed to whom they concern, the last good policy kept."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from ztdpu.control.run import ControlProcess
+from ztdpu.errors import PolicyRefusedError
+
+
+async def test_fault_keeps_the_last_good_policy(plant: Any, admin: Any) -> None:
+    before = await admin.policy_status()
+    broken = plant.policy_dir / "tenants" / "blue.yaml"
+    good = broken.read_text()
+    broken.write_text(good.replace("suite:", "suit:"))
+    answer = await admin.sync_policy()
+    assert answer.faults
+    assert answer.faults[0].where.file.endswith("blue.yaml")
+    assert answer.faults[0].where.line
+    assert not answer.changed_devices
+    status = await admin.policy_status()
+    assert [one.revision_wanted for one in status.devices] == [one.revision_wanted for one in before.devices]
+    assert status.faults
+    broken.write_text(good)
+    answer = await admin.sync_policy()
+    assert not answer.faults
+    assert not answer.changed_devices
+
+
+async def test_changed_rule_reaches_the_devices(plant: Any, admin: Any, make_agent: Any, open_stream: Any) -> None:
+    agent = await make_agent()
+    await agent.attest()
+    stream = await open_stream(agent)
+    first = (await stream.receive("config")).config
+    policy = plant.policy_dir / "network" / "blue.yaml"
+    policy.unlink()
+    answer = await admin.sync_policy()
+    assert set(answer.changed_devices) == {"dpu-0", "dpu-1"}
+    second = (await stream.receive("config")).config
+    assert second.generation > first.generation
+    assert second.revision != first.revision
+    assert hashlib.sha256(second.tables).digest() == second.revision
+
+
+async def test_roster_must_be_signed_and_never_goes_back(plant: Any, admin: Any) -> None:
+    plant.serial = 5
+    plant.sign_roster()
+    assert not (await admin.sync_policy()).faults
+    assert (await admin.status()).roster_serial == 5
+    plant.serial = 4
+    plant.sign_roster()
+    assert (await admin.sync_policy()).faults
+    plant.serial = 6
+    plant.sign_roster()
+    (plant.folder / "roster.sig").write_text("nonsense")
+    assert (await admin.sync_policy()).faults
+    assert (await admin.status()).roster_serial == 5
+
+
+async def test_control_does_not_start_on_a_broken_policy(plant: Any) -> None:
+    (plant.policy_dir / "broken.yaml").write_text("kind: Nonsense\n")
+    process = ControlProcess(plant.configuration())
+    with pytest.raises(PolicyRefusedError):
+        await process.start()
