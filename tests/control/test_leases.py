@@ -81,9 +81,10 @@ def test_an_operator_in_between_wins(affirming: DeviceRecord) -> None:
     leases.require_unchanged(affirming, leases.expire(affirming, later(61)))
     with pytest.raises(ConflictError):
         leases.require_unchanged(affirming, leases.revoke(affirming, "x", later(1)))
+    quarantined = leases.quarantine(affirming, "x", later(1))
+    pending = leases.restore(quarantined, "x", later(2), allow_rollback=False)
     with pytest.raises(ConflictError):
-        quarantined = leases.quarantine(affirming, "x", later(1))
-        leases.require_unchanged(affirming, leases.restore(quarantined, "x", later(2), allow_rollback=False))
+        leases.require_unchanged(affirming, pending)
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any
 
 import pytest
 
 from ztdpu.control.run import ControlProcess
 from ztdpu.errors import PolicyRefusedError
+from ztdpu.model.device import DeviceState
 
 
 async def test_fault_keeps_the_last_good_policy(plant: Any, admin: Any) -> None:
@@ -65,3 +67,21 @@ async def test_control_does_not_start_on_a_broken_policy(plant: Any) -> None:
     process = ControlProcess(plant.configuration())
     with pytest.raises(PolicyRefusedError):
         await process.start()
+
+
+async def test_new_reference_values_appraise_stored_evidence_at_once(plant: Any, admin: Any, make_agent: Any) -> None:
+    agent = await make_agent()
+    await agent.attest()
+    references = plant.policy_dir / "attestation" / "bluefield-3.yaml"
+    good = references.read_text()
+    digest = re.search(r"[0-9a-f]{128}", good)
+    assert digest
+    references.write_text(good.replace(digest[0], "ab" * 64))
+    assert not (await admin.sync_policy()).faults
+    device = await admin.get_device("dpu-0")
+    assert (device.state, device.lease_s) == (DeviceState.CONTRAINDICATED, 0)
+    assert (await admin.get_attestation("dpu-0")).findings
+    references.write_text(good)
+    await admin.sync_policy()
+    agent.binding = b""
+    assert (await agent.attest()).state == "affirming"

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ztdpu.control import leases
+from ztdpu.control.appraisal.conclusion import Concluder
+from ztdpu.control.appraisal.reappraisal import reappraise
 from ztdpu.control.audit import AuditEvent, AuditOutcome
 from ztdpu.control.authorisation import Caller
 from ztdpu.control.configuration import Specification
@@ -74,9 +76,10 @@ class ChangeRequest:
 class Changes:
     """One per control process."""
 
-    def __init__(self, fleet: Fleet, spec: Specification) -> None:
+    def __init__(self, fleet: Fleet, spec: Specification, concluder: Concluder) -> None:
         self._fleet = fleet
         self._spec = spec
+        self._concluder = concluder
 
     # --- revoke, quarantine, restore ---
 
@@ -237,6 +240,7 @@ class Changes:
             transaction.put_number("roster-serial", desired.roster.serial)
             fleet.write_leaf(transaction, request.event(generation=generation, changed=",".join(changed)))
         fleet.adopt(desired, changed)
+        reappraise(fleet, self._concluder)
         return changed
 
     # --- shared steps ---

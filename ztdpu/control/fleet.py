@@ -239,22 +239,24 @@ class Fleet:
     def sweep(self) -> None:
         """What time alone changes: leases that ended, streams whose device may not talk any more."""
         now = self.now()
-        ended = [name for name in self.names() if leases.expire(self.record(name), now) is not self.record(name)]
-        if ended:
-            with self.transaction() as transaction:
-                for name in ended:
-                    expired = leases.expire(self.record(name), now)
-                    self.put(transaction, expired)
-                    self.write_leaf(transaction, _expired_event(name, expired.reason))
-                self.bump(transaction)
-            for name in ended:
-                self.set_kem_key(name, None)
-                self.push_peers_around(name)
+        ended = [name for name in self.names() if leases.has_ended(self.record(name), now)]
+        for name in ended:
+            self.end_lease(name, "no fresh evidence before the lease ended")
         for connection in self.hub.list():
             try:
                 self.require_connected(connection)
             except (PermissionDeniedError, NotFoundError) as error:
                 self.hub.close(connection.device, error)
+
+    def end_lease(self, device: str, reason: str) -> None:
+        """Stale: nothing was found against the device, and nothing speaks for it. Fresh evidence mends it."""
+        stale = leases.change_state(self.record(device), DeviceState.STALE, reason, self.now())
+        with self.transaction() as transaction:
+            self.put(transaction, stale)
+            self.write_leaf(transaction, _ended_event(device, reason))
+            self.bump(transaction)
+        self.set_kem_key(device, None)
+        self.push_peers_around(device)
 
     def _view(self, device: str) -> PeerView | None:
         record, binding = self.record(device), self._bindings.get(device)
@@ -345,7 +347,7 @@ class Fleet:
             raise PermissionDeniedError("the SVID is over", remedy="attest again")
 
 
-def _expired_event(device: str, reason: str) -> AuditEvent:
+def _ended_event(device: str, reason: str) -> AuditEvent:
     return AuditEvent(
-        actor="control", role="control", action="expire-lease", subject=device, outcome=AuditOutcome.DONE, reason=reason
+        actor="control", role="control", action="end-lease", subject=device, outcome=AuditOutcome.DONE, reason=reason
     )

@@ -56,6 +56,11 @@ def is_leased(record: DeviceRecord, now: Instant) -> bool:
     return lease_ms(record, now) > 0
 
 
+def has_ended(record: DeviceRecord, now: Instant) -> bool:
+    """Whether the record still says leased and the lease is over."""
+    return record.state in LEASED_STATES and not is_leased(record, now)
+
+
 def change_state(record: DeviceRecord, state: DeviceState, reason: str, now: Instant) -> DeviceRecord:
     """The record in `state`; a state without a lease has no deadline."""
     leased = state in LEASED_STATES
@@ -75,7 +80,7 @@ def change_state(record: DeviceRecord, state: DeviceState, reason: str, now: Ins
 
 def expire(record: DeviceRecord, now: Instant) -> DeviceRecord:
     """Stale when the deadline is over (or was made in another boot of the machine); else the same record."""
-    if record.state not in LEASED_STATES or is_leased(record, now):
+    if not has_ended(record, now):
         return record
     return change_state(record, DeviceState.STALE, "no fresh evidence before the lease ended", now)
 

@@ -150,7 +150,7 @@ class ControlProcess:
     async def _listen(self) -> None:
         spec, fleet, meters = self.spec, self.fleet, self.meters
         concluder = Concluder(fleet, self.issuer, spec.attestation)
-        changes = Changes(fleet, spec)
+        changes = Changes(fleet, spec, concluder)
         attestation = AttestationServicer(fleet, concluder, meters)
         enrolment = _make_server(Guard(identify_anyone, fleet, meters), ENROLMENT_MESSAGE_LIMIT_OCTETS)
         attestation_pb2_grpc.add_AttestationServiceServicer_to_server(attestation, enrolment)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -70,10 +69,14 @@ def test_device_round_trip_and_reopening(store: SqlStore, tmp_path: Path) -> Non
 
 
 def test_error_leaves_nothing(store: SqlStore) -> None:
-    with pytest.raises(ZeroDivisionError), store.transaction() as transaction:
-        transaction.put_device(RECORD)
-        transaction.append_audit(EVENT, now_unix_ms=1)
-        _ = 1 // 0
+    def fail() -> None:
+        with store.transaction() as transaction:
+            transaction.put_device(RECORD)
+            transaction.append_audit(EVENT, now_unix_ms=1)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     with store.transaction() as transaction:
         assert transaction.get_device("dpu-0") is None
         assert transaction.count_audit() == 0
@@ -157,9 +160,14 @@ def test_full_disk_refuses_and_recovers(store: SqlStore) -> None:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
         connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
         connection.rollback()
-    with pytest.raises(StateError) as caught, store.transaction() as transaction:
-        for _ in range(200):
-            transaction.append_audit(replace(EVENT, reason="x" * 500), now_unix_ms=1)
+
+    def fill() -> None:
+        with store.transaction() as transaction:
+            for _ in range(200):
+                transaction.append_audit(replace(EVENT, reason="x" * 500), now_unix_ms=1)
+
+    with pytest.raises(StateError) as caught:
+        fill()
     assert "disk" in caught.value.remedy
     with store._engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA max_page_count=100000")
@@ -175,4 +183,3 @@ def test_file_is_plain_sqlite(store: SqlStore, tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "control.db")
     assert connection.execute("select count(*) from audit").fetchone() == (1,)
     connection.close()
-    assert os.path.exists(tmp_path / "control.db")

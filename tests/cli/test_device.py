@@ -1,0 +1,201 @@
+"""`ztdpu device` and its neighbours against a real control: what is printed, and how a command ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from ztdpu.trust.manufacture import create_manufacturer
+from ztdpu.trust.profile import load_profile
+from ztdpu.trust.roster import Roster, RosterDevice, RosterNetwork, encode_roster, sign_roster
+
+ROOT = Path(__file__).parents[2]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+CONFIGURATION = """\
+apiVersion: ztdpu.dev/v1
+kind: ControlConfiguration
+spec:
+  trustDomain: test.example
+  stateDir: {folder}/state
+  policyDir: {folder}/policy
+  rosterFile: {folder}/roster.cbor
+  rosterSignatureFile: {folder}/roster.sig
+  rosterKeysFile: {folder}/operators
+  manufacturerRootsFile: {folder}/roots.pem
+  listen: {{enrolment: "127.0.0.1:0", main: "127.0.0.1:0"}}
+  adminSocket: {folder}/admin/admin.sock
+"""
+
+
+def ztdpu(*arguments: str, server: str = "", **keywords: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "ZTDPU_SERVER": server, "NO_COLOR": "1", "COLUMNS": "200"}
+    command = [sys.executable, "-c", "from ztdpu.cli import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30, check=False, **keywords)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("control")
+    manufacturer = create_manufacturer(
+        profile=load_profile("bluefield-3"), random=secrets.token_bytes, now=datetime.now(UTC) - timedelta(hours=1)
+    )
+    key = Ed25519PrivateKey.generate()
+    tenants = ("blue", "green", "red")
+    blob = encode_roster(
+        Roster(
+            serial=1,
+            trust_domain="test.example",
+            devices=tuple(
+                RosterDevice(name=name, device_id_sha256=secrets.token_bytes(32), tenants=tenants)
+                for name in ("dpu-0", "dpu-1")
+            ),
+            networks=tuple(
+                RosterNetwork(tenant=tenant, network_id=secrets.token_bytes(16), generation=1) for tenant in tenants
+            ),
+        )
+    )
+    (folder / "roster.cbor").write_bytes(blob)
+    (folder / "roster.sig").write_text(sign_roster(blob, key))
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    (folder / "operators").write_text(public + "\n")
+    (folder / "roots.pem").write_text(manufacturer.root_pem())
+    shutil.copytree(ROOT / "policies", folder / "policy")
+    (folder / "control.yaml").write_text(CONFIGURATION.format(folder=folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[str]:
+    command = [sys.executable, "-c", "from ztdpu.cli import main; main()"]
+    log = (folder / "log").open("w")
+    process = subprocess.Popen([*command, "control", "run", "--config", str(folder / "control.yaml")], stderr=log)
+    socket = str(folder / "admin" / "admin.sock")
+    deadline = time.monotonic() + 20
+    while ztdpu("control", "healthcheck", server=socket).returncode:
+        assert process.poll() is None, (folder / "log").read_text()
+        assert time.monotonic() < deadline
+    yield socket
+    started = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=10) == 0
+    assert time.monotonic() - started < 5
+    assert "Traceback" not in (folder / "log").read_text()
+
+
+@pytest.fixture
+def run(server: str) -> Run:
+    return lambda *arguments, **keywords: ztdpu(*arguments, server=server, **keywords)
+
+
+def test_list_has_its_columns(run: Run) -> None:
+    answer = run("device", "list")
+    assert answer.returncode == 0, answer.stderr
+    head, *rows = answer.stdout.splitlines()
+    assert head.split() == ["NAME", "READY", "STATE", "TIER", "LEASE", "POLICY", "KEY", "EPOCH", "AGE"]
+    assert [row.split()[:3] for row in rows] == [["dpu-0", "no", "pending"], ["dpu-1", "no", "pending"]]
+
+
+@pytest.mark.parametrize("noun", ["device", "tenant", "endpoint", "key", "audit"])
+def test_lists_are_json_on_demand(noun: str, run: Run) -> None:
+    answer = run(noun, "list", "-o", "json")
+    assert answer.returncode == 0, answer.stderr
+    assert isinstance(json.loads(answer.stdout), list)
+
+
+def test_show_is_a_tree_and_json(run: Run) -> None:
+    assert "not pinned yet" in run("device", "show", "dpu-0").stdout
+    assert json.loads(run("device", "show", "dpu-0", "-o", "json").stdout)["name"] == "dpu-0"
+    assert "blue-0" in run("tenant", "show", "blue").stdout
+    assert "10.1.0.10" in run("endpoint", "show", "blue-0").stdout
+
+
+def test_status_is_one_screen(run: Run) -> None:
+    answer = run("status")
+    assert "0 of 2 ready" in answer.stdout
+    assert json.loads(run("status", "-o", "json").stdout)["devices"] == 2
+
+
+def test_unknown_name_is_an_error_with_a_remedy(run: Run) -> None:
+    answer = run("device", "show", "dpu-9")
+    assert answer.returncode == 1
+    assert "dpu-9" in answer.stderr
+    assert "next:" in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert not answer.stdout
+
+
+def test_attestation_of_a_device_that_never_attested(run: Run) -> None:
+    answer = run("attestation", "show", "dpu-0")
+    assert answer.returncode == 1
+    assert "never appraised" in answer.stderr
+
+
+def test_token_goes_to_stdout_alone(run: Run) -> None:
+    answer = run("device", "token", "dpu-0")
+    assert len(answer.stdout.split()) == 1
+    assert "dpu-0" in answer.stderr
+
+
+def test_dry_run_shows_the_blast_radius(run: Run) -> None:
+    answer = run("device", "revoke", "dpu-1", "--reason", "x", "--dry-run")
+    assert answer.returncode == 0
+    assert "blue-1" in answer.stderr
+    assert "dpu-0" in answer.stderr
+    assert run("device", "list", "-o", "json").stdout.count('"revoked"') == 0
+
+
+def test_revoke_asks_and_restore_leads_back(run: Run) -> None:
+    refused = run("device", "revoke", "dpu-1", "--reason", "x", input="n\n")
+    assert refused.returncode == 130
+    done = run("device", "revoke", "dpu-1", "--reason", "lost", "--yes", "-o", "json")
+    assert json.loads(done.stdout)["device"]["state"] == "revoked"
+    again = run("device", "revoke", "dpu-1", "--reason", "lost", "--yes")
+    assert again.returncode == 1
+    assert "restore" in again.stderr
+    assert run("device", "restore", "dpu-1", "--reason", "found").returncode == 0
+    assert "lost" in run("audit", "list").stdout
+
+
+def test_rotation_wants_one_subject(run: Run) -> None:
+    assert run("key", "rotate").returncode == 2
+    assert "epoch" in run("key", "rotate", "--tenant", "blue").stdout
+
+
+def test_nobody_there_is_exit_status_3(tmp_path: Path) -> None:
+    answer = ztdpu("device", "list", server=str(tmp_path / "nothing.sock"))
+    assert answer.returncode == 3
+    assert "next:" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_second_control_on_one_state_directory_is_refused(server: str, folder: Path) -> None:
+    answer = ztdpu("control", "run", "--config", str(folder / "control.yaml"))
+    assert answer.returncode == 1
+    assert "another control" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "words"), [("  nonsense: 1\n", "nonsense"), ("  listen: {}\n", "listen"), ("::\n", "")], ids=str
+)
+def test_faulty_start_up_file_names_its_place(line: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "control.yaml"
+    path.write_text(CONFIGURATION.format(folder=tmp_path) + line)
+    answer = ztdpu("control", "run", "--config", str(path))
+    assert answer.returncode == 2
+    assert "control.yaml:" in answer.stderr
+    assert words in answer.stderr
+    assert "Traceback" not in answer.stderr

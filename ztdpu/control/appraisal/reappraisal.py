@@ -1,0 +1,54 @@
+"""Stored evidence, appraised again at once when policy or reference values change.
+
+Only lowers: a device that new references would affirm shows fresh evidence by itself, within one interval. Called by
+`changes` after a sync.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from ztdpu.control import leases
+from ztdpu.control.appraisal.conclusion import Concluder
+from ztdpu.control.appraisal.judgement import judge_evidence
+from ztdpu.control.clock import as_datetime
+from ztdpu.control.fleet import Fleet
+from ztdpu.errors import EvidenceError
+from ztdpu.telemetry import get_logger
+from ztdpu.trust.spdm.evidence import decode_evidence
+
+
+def reappraise(fleet: Fleet, concluder: Concluder) -> tuple[str, ...]:
+    """Appraise the evidence of every leased device again; returns the devices that lost their lease."""
+    return tuple(name for name in fleet.names() if fleet.is_leased(name) and _falls(fleet, concluder, name))
+
+
+def _falls(fleet: Fleet, concluder: Concluder, device: str) -> bool:
+    record = fleet.record(device)
+    with fleet.transaction() as transaction:
+        stored = transaction.get_evidence(device)
+        highest = transaction.get_highest_versions(device)
+    if stored is None:
+        return False
+    evidence = decode_evidence(stored.evidence)
+    try:
+        appraisal = judge_evidence(
+            evidence,
+            desired=fleet.desired,
+            record=record,
+            nonce=stored.nonce,
+            highest_versions=highest,
+            now=as_datetime(fleet.now()),
+            collected_at=datetime.fromtimestamp(stored.appraised_unix_ms / 1000, tz=UTC),
+        )
+    except EvidenceError as error:
+        # Another pin or root of manufacturers, for example: what does not verify any more holds no lease.
+        get_logger().warning("reappraisal-refused", device=device, code=error.code, cause=error.message)
+        fleet.end_lease(device, f"stored evidence does not verify under the new policy: {error.code}")
+        return True
+    tiers = fleet.desired.appraisal[device].lease_tiers
+    state = leases.appraised_state(record, appraisal.tier, tiers_allowed=tiers)
+    if state in leases.LEASED_STATES and appraisal.tier in tiers:
+        return False
+    concluder.lower(read=record, appraisal=appraisal, evidence=evidence, state=state)
+    return True
