@@ -79,7 +79,7 @@ class Demo:
         except ZtdpuError as error:
             self.score.note_fault(str(error))
         finally:
-            if not self._keep:
+            if self._plan is not None and not self._keep:  # a lab that was up before is somebody else's
                 with suppress(ZtdpuError), self._step("lab down"):
                     self._lab("down")
         return self.score.document(seconds=time.monotonic() - start)
