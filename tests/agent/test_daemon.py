@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import os
 import secrets
+import signal
 import socket
 import sys
 from dataclasses import dataclass, field, replace
@@ -511,6 +512,16 @@ async def test_revoked_peer_is_removed_and_acknowledged_and_the_device_goes_dark
     await lab.until(lambda: lab.daemons["dpu-1"]._life.phase == "refused")
     assert lab.daemons["dpu-1"]._life.lease_deadline_ns == 0
     assert lab.daemons["dpu-1"]._exchange.epochs == {}
+
+
+async def test_worker_that_hangs_is_ended_before_a_revocation_is_acknowledged(lab):
+    await both_ready(lab)
+    worker = lab.daemons["dpu-0"]._supervisor._worker.pid
+    os.kill(worker, signal.SIGSTOP)
+    generation = lab.control.revoke("dpu-1")
+    await lab.until(lambda: lab.control.known["dpu-0"].applied == [generation], limit_s=2)
+    assert not is_alive(worker)
+    await lab.until(lambda: lab.ready("dpu-0"))
 
 
 async def test_list_made_before_a_revocation_does_not_bring_the_device_back(lab):

@@ -30,12 +30,16 @@ from ztdpu.agent.mailbox_channel import MailboxChannel
 from ztdpu.agent.own_keys import LeaseKemKeys
 from ztdpu.agent.peer_book import PeerBook
 from ztdpu.agent.start_files import StartFiles
+from ztdpu.agent.supervisor import Supervisor
 from ztdpu.agent.tables_delivery import Delivery
 from ztdpu.agent.virtual_functions import VirtualFunctions
 from ztdpu.errors import RefusedError, RosterError, StateError, ZtdpuError
 from ztdpu.keys.epoch import EpochKey, epoch_context, kem_public_octets, open_epoch_keys
 from ztdpu.trust.roster import Roster, verify_roster
 from ztdpu.v1 import agent_pb2
+
+REMOVE_LIMIT_S = 0.8
+"""A worker that has not removed a peer by then is ended: a revocation does not wait."""
 
 
 class Conversation:
@@ -46,6 +50,7 @@ class Conversation:
         spec: AgentSpec,
         files: StartFiles,
         *,
+        supervisor: Supervisor,
         channel: Callable[[], MailboxChannel | None],
         exchange: ExchangeShell,
         functions: VirtualFunctions,
@@ -55,6 +60,7 @@ class Conversation:
     ) -> None:
         self._spec = spec
         self._files = files
+        self._supervisor = supervisor
         self._channel = channel
         self._exchange = exchange
         self._functions = functions
@@ -246,16 +252,18 @@ class Conversation:
         raise refusal
 
     async def _remove_at_worker(self, device: str) -> None:
-        """Delete SAs and flows with `device`; a worker that is gone has deleted them already."""
+        """Return once nothing of `device` is accepted any more; a worker that does not answer is ended for it."""
         channel = self._channel()
         if channel is None:
+            await self._supervisor.end_leaving_worker()
             return
         token = channel.next_token()
         try:
-            await channel.ask(mailbox.RemovePeer(token, device), mailbox.PeerRemoved, key=token)
-        except StateError:
-            if channel.is_open:
-                raise
+            question = mailbox.RemovePeer(token, device)
+            await channel.ask(question, mailbox.PeerRemoved, key=token, limit_s=REMOVE_LIMIT_S)
+        except StateError as error:
+            warn("worker-ended-for-a-peer", peer=device, cause=error.message)
+            await self._supervisor.end_worker()
 
     def _tell_worker(self, message: mailbox.Message) -> None:
         channel = self._channel()

@@ -64,6 +64,7 @@ class Daemon:
         self._conversation = Conversation(
             spec,
             files,
+            supervisor=self._supervisor,
             channel=self._channel,
             exchange=self._exchange,
             functions=self._functions,

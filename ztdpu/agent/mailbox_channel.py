@@ -65,13 +65,13 @@ class MailboxChannel:
         self._flush()
 
     async def ask(
-        self, message: mailbox.Message, answer: type[Answer], *, key: int, descriptors: Sequence[int] = ()
+        self, message: mailbox.Message, answer: type[Answer], *, key: int, limit_s: float = ANSWER_LIMIT_S
     ) -> Answer:
-        """Send and wait for the message of kind `answer` whose token (or generation) is `key`.
+        """Send and wait for the message of kind `answer` whose token is `key`.
 
-        Raises StateError when the worker ends or does not answer in ANSWER_LIMIT_S.
+        Raises StateError when the worker ends or does not answer in `limit_s`.
         """
-        return cast("Answer", await self.ask_either(message, (answer,), key=key, descriptors=descriptors))
+        return cast("Answer", await self.ask_either(message, (answer,), key=key, limit_s=limit_s))
 
     async def ask_either(
         self,
@@ -80,14 +80,15 @@ class MailboxChannel:
         *,
         key: int,
         descriptors: Sequence[int] = (),
+        limit_s: float = ANSWER_LIMIT_S,
     ) -> mailbox.Message:
-        """`ask` for a question with more than one kind of answer."""
+        """`ask` for a question with more than one kind of answer, or with descriptors; `key` may be a generation."""
         future: asyncio.Future[mailbox.Message] = self._loop.create_future()
         for answer in answers:
             self._waiting[answer, key] = future
         try:
             self.send(message, descriptors=descriptors)
-            async with asyncio.timeout(ANSWER_LIMIT_S):
+            async with asyncio.timeout(limit_s):
                 return await future
         except TimeoutError as error:
             raise StateError(f"the worker did not answer {message.WORD}", remedy="restart the agent") from error

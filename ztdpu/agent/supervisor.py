@@ -182,6 +182,18 @@ class Supervisor:
         if self._worker is not None:
             _signal(self._worker, signal.SIGKILL)
 
+    async def end_worker(self) -> None:
+        """Return once the present worker is dead for certain; `keep_worker` reaps it and starts another."""
+        child = self._worker
+        if child is not None:
+            _signal(child, signal.SIGKILL)
+            await _ended(child)
+
+    async def end_leaving_worker(self) -> None:
+        """Return once a worker that lost its mailbox is dead; one that has it is left alone."""
+        if self.channel is None:
+            await self.end_worker()
+
     async def stop(self) -> None:
         """End both children, by force after END_GRACE_S. Call after `keep_*` were cancelled."""
         await asyncio.gather(*(end(child) for child in (self._root, self._worker) if child is not None))
