@@ -20,7 +20,9 @@ from ztdpu.control.clock import as_datetime
 from ztdpu.control.configuration import Attestation
 from ztdpu.control.fleet import EAR_TTL_S, Fleet
 from ztdpu.control.issue import Issuer
+from ztdpu.control.leases import Instant
 from ztdpu.control.record import DeviceRecord, StoredBinding, StoredEvidence
+from ztdpu.control.store.store import Transaction
 from ztdpu.errors import EvidenceError, PermissionDeniedError
 from ztdpu.model.attestation import Finding
 from ztdpu.model.device import DeviceState
@@ -55,6 +57,21 @@ class Result:
     lease: Granted | None = None
     interval_ms: int = 0
     ear_public_key: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A device whose evidence was judged good enough to go on."""
+
+    read: DeviceRecord
+    """As it was when the SPDM nonce was made."""
+    appraisal: Appraisal
+    evidence: Evidence
+    asked: LeaseAsked
+    token_sha256: bytes
+    """To be spent; empty for a device that is enrolled."""
+    new_binding: StoredBinding | None
+    """None: the live one stays."""
 
 
 class Concluder:
@@ -116,16 +133,7 @@ class Concluder:
 
     # --- granted ---
 
-    def conclude(
-        self,
-        *,
-        read: DeviceRecord,
-        appraisal: Appraisal,
-        evidence: Evidence,
-        asked: LeaseAsked,
-        token_sha256: bytes,
-        new_binding: StoredBinding | None,
-    ) -> Result:
+    def conclude(self, case: Case) -> Result:
         """Grant what the state allows.
 
         Raises:
@@ -133,66 +141,74 @@ class Concluder:
             LeaseError: the agent has not applied every revocation.
 
         """
-        fleet, device, now = self._fleet, read.name, self._fleet.now()
+        fleet, device, now = self._fleet, case.read.name, self._fleet.now()
         before = fleet.binding(device)
-        binding = new_binding or before
+        binding = case.new_binding or before
         if binding is None:
             raise EvidenceError("there is no binding to grant anything to")
         tiers = fleet.desired.appraisal[device].lease_tiers
-        state = leases.appraised_state(read, appraisal.tier, tiers_allowed=tiers)
+        state = leases.appraised_state(case.read, case.appraisal.tier, tiers_allowed=tiers)
         is_leased = state in leases.LEASED_STATES
-        reason = describe(appraisal.findings) or "evidence is as expected"
-        ear = self._ear(appraisal, device, binding.binding_sha256)
-        sealed = fleet.seal_epoch_keys(device, asked.kem_public_key) if is_leased else b""
+        ear = self._ear(case.appraisal, device, binding.binding_sha256)
+        sealed = fleet.seal_epoch_keys(device, case.asked.kem_public_key) if is_leased else b""
         with fleet.transaction() as transaction:
-            current = transaction.get_device(device) or read
-            leases.require_unchanged(read, current)
-            if token_sha256:
-                transaction.use_token(token_sha256, device=device, now_unix_ms=now.unix_ms)
-            record = _with_appraisal(current, appraisal, ear, now.unix_ms)
-            if new_binding is not None:
-                transaction.put_binding(new_binding)
-                record = _with_binding(record, new_binding, before)
-            svid, record = self._svid(record, binding, now.unix_ms, is_new=new_binding is not None)
+            current = transaction.get_device(device) or case.read
+            leases.require_unchanged(case.read, current)
+            record = _with_appraisal(current, case.appraisal, ear, now.unix_ms)
+            if case.token_sha256:
+                transaction.use_token(case.token_sha256, device=device, now_unix_ms=now.unix_ms)
+            if case.new_binding is not None:
+                transaction.put_binding(case.new_binding)
+                record = _with_binding(record, case.new_binding, before)
+            svid, record = self._svid(record, binding, now.unix_ms, is_new=case.new_binding is not None)
             if is_leased:
-                leases.require_revocations_applied(
-                    is_starting=not asked.binding_sha256,
-                    applied_generation=asked.applied_generation,
-                    revocations=fleet.revocations,
-                    now=now,
-                )
-                record = leases.grant(record, state, reason, now, duration_ms=self.lease_ms(device))
+                record = self._lease(record, state, case, now)
             fleet.put(transaction, record)
-            transaction.put_evidence(_stored(device, appraisal, evidence, now.unix_ms))
-            highest = transaction.get_highest_versions(device)
-            transaction.put_highest_versions(
-                device, raise_versions(highest, appraisal, allow_rollback=current.allow_rollback)
-            )
-            if record.version != current.version:
-                fleet.bump(transaction)
-                fleet.write_leaf(
-                    transaction,
-                    self._event(
-                        device,
-                        AuditOutcome.DONE,
-                        reason,
-                        state=str(record.state),
-                        tier=appraisal.tier.word,
-                        binding_sha256=binding.binding_sha256.hex(),
-                        new_binding=int(new_binding is not None),
-                        enrolled=int(bool(token_sha256)),
-                    ),
-                )
-        self._follow(device, before, new_binding, asked if is_leased else None)
+            self._keep(transaction, case, current, record, now.unix_ms)
+        self._follow(device, before, case.new_binding, case.asked if is_leased else None)
         lease = Granted(duration_ms=self.lease_ms(device), generation=fleet.generation, sealed_epoch_keys=sealed)
         return self._result(
             record.state,
             record.reason,
             ear=ear,
-            findings=appraisal.findings,
+            findings=case.appraisal.findings,
             svid=svid,
             lease=lease if is_leased else None,
         )
+
+    def _lease(self, record: DeviceRecord, state: DeviceState, case: Case, now: Instant) -> DeviceRecord:
+        leases.require_revocations_applied(
+            is_starting=not case.asked.binding_sha256,
+            applied_generation=case.asked.applied_generation,
+            revocations=self._fleet.revocations,
+            now=now,
+        )
+        reason = describe(case.appraisal.findings) or "evidence is as expected"
+        return leases.grant(record, state, reason, now, duration_ms=self.lease_ms(record.name))
+
+    def _keep(
+        self, transaction: Transaction, case: Case, current: DeviceRecord, record: DeviceRecord, now_unix_ms: int
+    ) -> None:
+        """Evidence and versions always; a leaf and a new generation when more than the deadline changed."""
+        device = record.name
+        transaction.put_evidence(_stored(device, case.appraisal, case.evidence, now_unix_ms))
+        highest = transaction.get_highest_versions(device)
+        raised = raise_versions(highest, case.appraisal, allow_rollback=current.allow_rollback)
+        transaction.put_highest_versions(device, raised)
+        if record.version == current.version:
+            return
+        self._fleet.bump(transaction)
+        event = self._event(
+            device,
+            AuditOutcome.DONE,
+            record.reason,
+            state=str(record.state),
+            tier=case.appraisal.tier.word,
+            binding_sha256=record.binding_sha256.hex(),
+            new_binding=int(case.new_binding is not None),
+            enrolled=int(bool(case.token_sha256)),
+        )
+        self._fleet.write_leaf(transaction, event)
 
     def _follow(
         self, device: str, before: StoredBinding | None, new: StoredBinding | None, granted: LeaseAsked | None

@@ -19,11 +19,11 @@ from typing import Final
 
 from ztdpu.control import leases
 from ztdpu.control.appraisal import judgement
-from ztdpu.control.appraisal.conclusion import Concluder, Result
+from ztdpu.control.appraisal.conclusion import Case, Concluder, Result
 from ztdpu.control.appraisal.judgement import BindingGiven, LeaseAsked
 from ztdpu.control.clock import as_datetime
 from ztdpu.control.fleet import Fleet
-from ztdpu.control.record import DeviceRecord
+from ztdpu.control.record import DeviceRecord, StoredBinding
 from ztdpu.errors import EvidenceError, PermissionDeniedError
 from ztdpu.model.device import DeviceState
 from ztdpu.trust.appraise import Appraisal
@@ -138,14 +138,7 @@ class AttestationSession:
             evidence=self._evidence,
             now=fleet.now(),
         )
-        return self._concluder.conclude(
-            read=record,
-            appraisal=self._appraisal,
-            evidence=self._evidence,
-            asked=self._asked,
-            token_sha256=self._token_sha256,
-            new_binding=binding,
-        )
+        return self._conclude(binding)
 
     # --- steps ---
 
@@ -211,14 +204,18 @@ class AttestationSession:
             self._phase, self._binding_nonce = _Phase.BINDING, secrets.token_bytes(32)
             return Challenge(nonce=self._binding_nonce)
         self._phase = _Phase.DONE
-        return self._concluder.conclude(
-            read=record,
-            appraisal=appraisal,
-            evidence=evidence,
+        return self._conclude(None)
+
+    def _conclude(self, new_binding: StoredBinding | None) -> Result:
+        case = Case(
+            read=self._read,
+            appraisal=self._appraisal,
+            evidence=self._evidence,
             asked=self._asked,
             token_sha256=self._token_sha256,
-            new_binding=None,
+            new_binding=new_binding,
         )
+        return self._concluder.conclude(case)
 
     def _wait_for(self, what: str) -> Result:
         """A restored device that is still the one that was revoked."""
