@@ -78,16 +78,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[str]:
+def start_control(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
     command = [sys.executable, "-c", "from ztdpu.cli import main; main()"]
-    log = (folder / "log").open("w")
-    process = subprocess.Popen([*command, "control", "run", "--config", str(folder / "control.yaml")], stderr=log)
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([*command, "control", "run", "--config", str(folder / "control.yaml")], stderr=log)
     socket = str(folder / "admin" / "admin.sock")
     deadline = time.monotonic() + 20
     while ztdpu("control", "healthcheck", server=socket).returncode:
         assert process.poll() is None, (folder / "log").read_text()
         assert time.monotonic() < deadline
+    return process, socket
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[str]:
+    process, socket = start_control(folder)
     yield socket
     started = time.monotonic()
     process.send_signal(signal.SIGTERM)
@@ -199,3 +204,22 @@ def test_faulty_start_up_file_names_its_place(line: str, words: str, tmp_path: P
     assert "control.yaml:" in answer.stderr
     assert words in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+def test_revocation_survives_a_kill(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "c", ignore=shutil.ignore_patterns("state", "admin"))
+    text = (folder / "control.yaml").read_text().replace(str(folder), str(tmp_path / "c"))
+    (tmp_path / "c" / "control.yaml").write_text(text)
+    process, socket = start_control(tmp_path / "c")
+    try:
+        assert ztdpu("device", "revoke", "dpu-0", "--reason", "lost", "--yes", server=socket).returncode == 0
+    finally:
+        process.kill()
+        process.wait()
+    process, socket = start_control(tmp_path / "c")
+    try:
+        devices = json.loads(ztdpu("device", "list", "-o", "json", server=socket).stdout)
+        assert [one["state"] for one in devices] == ["revoked", "pending"]
+    finally:
+        process.terminate()
+        assert process.wait(timeout=10) == 0

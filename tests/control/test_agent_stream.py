@@ -17,7 +17,11 @@ from ztdpu.errors import ConflictError, NotFoundError, StateError, UsageError
 from ztdpu.keys.epoch import open_epoch_keys
 from ztdpu.keys.kem import kem_public_octets
 from ztdpu.model.device import DeviceState
+from ztdpu.trust.firmware import FirmwareFault, alter_firmware, default_firmware
+from ztdpu.trust.profile import load_profile
 from ztdpu.v1 import agent_pb2
+
+PROFILE = load_profile("bluefield-3")
 
 
 @pytest.fixture
@@ -318,6 +322,24 @@ async def test_agent_that_missed_a_revocation_gets_no_lease(pair, admin, process
     assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.UNAVAILABLE, "lease")
     agent.applied_generation = change.generation
     assert (await agent.attest()).HasField("lease")
+
+
+async def test_leased_device_that_shows_altered_firmware_loses_everything_at_once(pair, admin) -> None:
+    _, agent, stream, _ = pair
+    agent.firmware = alter_firmware(default_firmware(PROFILE), FirmwareFault.FIRMWARE_ALTERED)
+    agent.token = ""
+    agent.reboot()
+    result = await agent.attest()
+    assert result.state == "contraindicated"
+    assert not result.HasField("lease")
+    revocation = (await stream.receive("revocation")).revocation
+    assert (revocation.device, revocation.cause) == ("dpu-1", "contraindicated")
+    assert revocation.sealed_epoch_keys
+    assert not (await stream.receive("peers")).peers.peers
+    assert (await admin.get_device("dpu-1")).lease_s == 0
+    agent.firmware = None
+    agent.reboot()
+    assert (await agent.attest()).state == "affirming"
 
 
 # --- time ---

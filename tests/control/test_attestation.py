@@ -223,3 +223,12 @@ async def test_idle_connections_block_nobody(make_agent, process) -> None:
         assert (await agent.attest()).state == "affirming"
     for _, writer in idle:
         writer.close()
+
+
+@pytest.mark.parametrize(("octets", "code"), [(1_000, "PERMISSION_DENIED"), (66_000, "RESOURCE_EXHAUSTED")])
+async def test_size_of_a_message_is_bounded(octets: int, code: str, make_agent) -> None:
+    agent = await make_agent()
+    begin = agent.begin()
+    begin.begin.join_token = "x" * octets
+    got, _ = await refusal(agent.attest(begin=begin))
+    assert got.name == code

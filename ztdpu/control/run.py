@@ -113,6 +113,7 @@ class ControlProcess:
         """
         spec = self.spec
         spec.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        spec.state_dir.chmod(0o700)
         self._lock = _take_lock(spec.state_dir / "control.lock")
         self.issuer = Issuer(
             ensure_authority(spec.state_dir, spec.trust_domain, clock=self._clock),
