@@ -85,3 +85,13 @@ async def test_new_reference_values_appraise_stored_evidence_at_once(plant: Any,
     await admin.sync_policy()
     agent.binding = b""
     assert (await agent.attest()).state == "affirming"
+
+
+async def test_device_that_leaves_a_network_does_not_know_its_next_key(plant: Any, admin: Any) -> None:
+    endpoints = plant.policy_dir / "endpoints" / "red.yaml"
+    endpoints.write_text(endpoints.read_text().split("---")[0])
+    assert "device: dpu-1" not in endpoints.read_text()
+    assert not (await admin.sync_policy()).faults
+    epochs = {key.tenant: (key.epoch, key.cause) for key in await admin.list_keys()}
+    assert epochs["red"] == (2, "a device left the network")
+    assert epochs["blue"][0] == 1

@@ -25,11 +25,12 @@ from ztdpu.control.configuration import Specification
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.hub import RotatePush
 from ztdpu.control.record import AnsweredRequest, DeviceRecord, JoinTokenRecord
-from ztdpu.control.source import load_desired
+from ztdpu.control.source import Desired, load_desired
 from ztdpu.control.store.store import Transaction
 from ztdpu.control.view import view_blast_radius, view_device
 from ztdpu.errors import ConflictError, PermissionDeniedError, PolicyRefusedError, StateError, UsageError
 from ztdpu.model.administration import DeviceChange, JoinToken, KeyRotation, PeerAcknowledgement
+from ztdpu.model.tenant import Network
 
 ACKNOWLEDGEMENT_WAIT_S: Final = 1.0
 TOKEN_TTL_S: Final = 3600
@@ -236,6 +237,7 @@ class Changes:
         fresh = [n for t, n in desired.networks.items() if before.networks.get(t) != n]
         with fleet.transaction() as transaction:
             fleet.begin_epochs(transaction, fresh, "network is new")
+            fleet.begin_epochs(transaction, _left(before, desired), "a device left the network")
             generation = fleet.bump(transaction)
             transaction.put_number("roster-serial", desired.roster.serial)
             fleet.write_leaf(transaction, request.event(generation=generation, changed=",".join(changed)))
@@ -301,3 +303,16 @@ class Changes:
             acknowledged_unix_ns=answer["acknowledged_unix_ns"],
             peers=tuple(PeerAcknowledgement(**peer) for peer in answer["peers"]),
         )
+
+
+def _left(before: Desired, after: Desired) -> list[Network]:
+    """Networks that a device took part in and does not any more: it must not know the next key."""
+
+    def devices(desired: Desired, tenant: str) -> set[str]:
+        return {endpoint.device for endpoint in desired.cluster.endpoints_of(tenant)}
+
+    return [
+        network
+        for tenant, network in after.networks.items()
+        if before.networks.get(tenant) == network and devices(before, tenant) - devices(after, tenant)
+    ]

@@ -1,0 +1,92 @@
+"""`ztdpu attestation show`: how a report is printed, with and without findings."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from ztdpu.cli import attestation
+from ztdpu.cli.output import Format
+from ztdpu.model.administration import AttestationReport
+from ztdpu.model.attestation import Dimension, Finding
+
+FINDING = Finding(
+    code="measurement_unexpected",
+    dimension=Dimension.EXECUTABLES,
+    claim=96,
+    message="nic-firmware is not what was expected",
+    index=2,
+    component="nic-firmware",
+    expected=("aa",),
+    seen="bb",
+    source="reference.yaml:3:5",
+)
+
+
+def report(*findings: Finding) -> AttestationReport:
+    vector = {"submods": {"dpu-0": {"ear_trustworthiness_vector": {"executables": 96 if findings else 3}}}}
+    payload = base64.urlsafe_b64encode(json.dumps(vector).encode()).rstrip(b"=").decode()
+    return AttestationReport(
+        device="dpu-0",
+        state="contraindicated" if findings else "affirming",
+        tier="contraindicated" if findings else "affirming",
+        ear=f"h.{payload}.s",
+        findings=findings,
+        appraised_unix_ms=1_700_000_000_000,
+        profile="bluefield-3",
+        device_id_sha256="ab" * 32,
+        evidence=b"evidence",
+    )
+
+
+class Client:
+    """Stands for control; the real one is used by tests/control."""
+
+    def __init__(self, answer: AttestationReport) -> None:
+        self._answer = answer
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def get_attestation(self, _name: str) -> AttestationReport:
+        return self._answer
+
+
+@pytest.fixture
+def answer_with(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return lambda answer: monkeypatch.setattr(attestation, "connect", lambda _server: Client(answer))
+
+
+def test_findings_are_printed_with_place_and_source(answer_with: Any, capsys: Any) -> None:
+    answer_with(report(FINDING))
+    attestation.show("dpu-0")
+    shown = capsys.readouterr().out
+    for words in ("contraindicated", "nic-firmware", "aa", "bb", "reference.yaml:3:5", "executables"):
+        assert words in shown
+
+
+def test_nothing_found_is_said(answer_with: Any, capsys: Any) -> None:
+    answer_with(report())
+    attestation.show("dpu-0")
+    assert "no findings" in capsys.readouterr().out
+
+
+def test_json_has_vector_and_evidence(answer_with: Any, capsys: Any) -> None:
+    answer_with(report(FINDING))
+    attestation.show("dpu-0", output=Format.JSON)
+    document = json.loads(capsys.readouterr().out)
+    assert document["vector"] == {"executables": 96}
+    assert base64.b64decode(document["evidence"]) == b"evidence"
+    assert document["findings"][0]["index"] == 2
+
+
+def test_export_writes_the_octets(answer_with: Any, tmp_path: Any) -> None:
+    answer_with(report())
+    attestation.export("dpu-0", tmp_path / "evidence.cbor")
+    assert (tmp_path / "evidence.cbor").read_bytes() == b"evidence"
