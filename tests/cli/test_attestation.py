@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -48,7 +48,7 @@ class Client:
     def __init__(self, answer: AttestationReport) -> None:
         self._answer = answer
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
