@@ -1,6 +1,8 @@
 """A lab's own life: many devices, another MTU, crashes, two at once, and nothing left at the end."""
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ztdpu.lab import processes
+from ztdpu.lab.documents import EXAMPLE_POLICIES
 from ztdpu.lab.record import read_record
 
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
@@ -128,3 +131,33 @@ def test_without_control_traffic_goes_on_until_the_lease_ends(new_lab):
         assert lab.ping("blue-0", "blue-1", count=3) == 0
         counts = capture.finish()
     assert counts["clear_packets"] == 0, counts["clear_samples"]
+
+
+def test_an_underlay_of_ipv6_carries_the_same(new_lab, tmp_path):
+    policy = tmp_path / "policy"
+    shutil.copytree(EXAMPLE_POLICIES, policy)
+    for number in (0, 1):
+        file = policy / "devices" / f"dpu-{number}.yaml"
+        file.write_text(file.read_text().replace(f"10.90.0.1{number}", f'"fd90::1{number}"'))
+    lab = new_lab("--policy", str(policy)).up()
+    with lab.crew() as crew:
+        capture = crew.start_capture("fabric", "br0")
+        assert lab.ping("blue-0", "blue-1", count=3) == 3
+        counts = capture.finish()
+    assert counts["psp_packets"] >= 6
+    assert counts["clear_packets"] == 0, counts["clear_samples"]
+
+
+def test_devices_that_do_not_match_the_reference_values_are_named_at_once(new_lab, tmp_path):
+    policy = tmp_path / "policy"
+    shutil.copytree(EXAMPLE_POLICIES, policy)
+    file = policy / "attestation" / "bluefield-3.yaml"
+    file.write_text(re.sub(r"\b[0-9a-f]{128}\b", "a" * 128, file.read_text(), count=1))
+    lab = new_lab("--policy", str(policy))
+    command = ("lab", "up", "--state", str(lab.state), "--prefix", lab.prefix, *lab.options)
+    ended = lab.ztdpu(*command, check=False, timeout=20)
+    assert ended.returncode == 1
+    assert "contraindicated" in ended.stderr
+    assert "its log ends:" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert leftovers(lab) == NOTHING

@@ -38,6 +38,8 @@ _CANARIES: Final = 200
 _STREAM_S: Final = 1.5
 _AFTER_REVOCATION_S: Final = 2.0
 _TRAINING_TIMEOUT_S: Final = 45.0
+_STEPS: Final = 1_500
+"""Enough that both trainings still run while the attacks are made."""
 _CANARY_PORT, _VICTIM_PORT, _STREAM_PORT, _TRAINING_PORT = 5003, 2049, 5001, 29500
 EXAMPLE: Final = Path(__file__).resolve().parents[2] / "examples" / "train_digits.py"
 
@@ -127,7 +129,7 @@ class Demo:
         return [
             crew.start(
                 host, sys.executable, str(EXAMPLE), "--rank", str(rank), "--world-size", str(len(hosts)),
-                "--hosts", ",".join(hosts), "--port", str(_TRAINING_PORT), "--timeout", "30",
+                "--hosts", ",".join(hosts), "--port", str(_TRAINING_PORT), "--timeout", "30", "--steps", str(_STEPS),
             )
             for rank, host in enumerate(hosts)
         ]  # fmt: skip

@@ -16,13 +16,14 @@ from ztdpu.lab import processes
 from ztdpu.lab.layout import DevicePlan, LabPlan
 from ztdpu.lab.manufacture import JOIN_TOKEN, write_private
 from ztdpu.lab.record import LabRecord, tail
-from ztdpu.model.device import DeviceStatus
+from ztdpu.model.device import DeviceState, DeviceStatus
 from ztdpu.rpc.client import ControlClient
 
 CONTROL_TIMEOUT_S: Final = 20.0
 READY_TIMEOUT_S: Final = 30.0
 READY_PER_DEVICE_S: Final = 2.0
 _POLL_S: Final = 0.03
+_REFUSED: Final = frozenset({DeviceState.CONTRAINDICATED, DeviceState.QUARANTINED, DeviceState.REVOKED})
 
 
 @contextmanager
@@ -74,9 +75,15 @@ def wait_ready(
         if word != said:
             progress(word)
             said = word
-        if time.monotonic() > deadline or any(_agent_ended(record, name) for name in waiting):
+        hopeless = any(_agent_ended(record, name) or _is_refused(standing.get(name)) for name in waiting)
+        if hopeless or time.monotonic() > deadline:
             raise MachineError(_explain(record.plan, standing, waiting))
         time.sleep(_POLL_S)
+
+
+def _is_refused(status: DeviceStatus | None) -> bool:
+    """Tell whether waiting will not help: control looked and said no."""
+    return status is not None and status.state in _REFUSED
 
 
 def _agent_ended(record: LabRecord, device: str) -> bool:
