@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import shutil
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -290,7 +291,8 @@ async def connect(agent: Agent, **changes: Any) -> Stream:
         "binding_sha256": binding_sha256(agent.binding),
         "worker_instance": agent.worker_instance,
     }
-    await call.write(agent_pb2.AgentMessage(hello=agent_pb2.AgentHello(**hello | changes)))
+    with suppress(grpc.RpcError):  # refused before the hello was out: the caller reads the code
+        await call.write(agent_pb2.AgentMessage(hello=agent_pb2.AgentHello(**hello | changes)))
     return Stream(call, channel)
 
 

@@ -223,6 +223,9 @@ async def test_idle_connections_block_nobody(make_agent, process) -> None:
         assert (await agent.attest()).state == "affirming"
     for _, writer in idle:
         writer.close()
+    # gRPC's dynamic credentials can crash a server that stops in the very moment in which handshakes end: let them end.
+    for _ in range(3):
+        assert (await agent.attest()).state == "affirming"
 
 
 @pytest.mark.parametrize(("octets", "code"), [(1_000, "PERMISSION_DENIED"), (66_000, "RESOURCE_EXHAUSTED")])

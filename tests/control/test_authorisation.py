@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from ztdpu.control.authorisation import TABLE, Access, Caller, Role, Scope, authorise
-from ztdpu.control.run import SERVICES
+from ztdpu.control.listeners import SERVICES
 from ztdpu.errors import NotFoundError, PermissionDeniedError
 from ztdpu.trust.svid import create_authority, issue_svid
 from ztdpu.v1 import (

@@ -1,0 +1,215 @@
+"""The doors of control: three gRPC servers, what each serves, and how the TLS ones change certificates.
+
+1. enrolment port: server TLS, AttestationService.Attest only; 2. main port: mutual TLS with SVIDs; 3. admin socket:
+UNIX, in a 0700 directory. Health and reflection on 2 and 3.
+
+Certificates change by opening the two TLS ports anew, every twelve hours: agents reconnect by themselves. gRPC's own
+way (credentials that ask a callback at every handshake) is not used, because it crashes a server that stops in the
+moment in which a handshake ends (seen with grpcio 1.85: "Check failed: prior > 0", or a segmentation fault).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Final
+
+import grpc
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from ztdpu.control.api.agent import AgentServicer
+from ztdpu.control.api.attestation import AttestationServicer
+from ztdpu.control.api.audit import AuditServicer
+from ztdpu.control.api.control import ControlServicer
+from ztdpu.control.api.device import DeviceServicer
+from ztdpu.control.api.key import KeyServicer
+from ztdpu.control.api.policy import PolicyServicer
+from ztdpu.control.api.tenant import EndpointServicer, TenantServicer
+from ztdpu.control.appraisal.conclusion import Concluder
+from ztdpu.control.changes import Changes
+from ztdpu.control.configuration import Specification
+from ztdpu.control.fleet import Fleet
+from ztdpu.control.guard import Guard, SvidIdentifier, identify_anyone, identify_local
+from ztdpu.control.issue import Issuer
+from ztdpu.control.meters import Meters
+from ztdpu.errors import ConfigurationError
+from ztdpu.v1 import (
+    agent_pb2,
+    agent_pb2_grpc,
+    attestation_pb2,
+    attestation_pb2_grpc,
+    audit_pb2,
+    audit_pb2_grpc,
+    control_pb2,
+    control_pb2_grpc,
+    device_pb2,
+    device_pb2_grpc,
+    endpoint_pb2,
+    endpoint_pb2_grpc,
+    key_pb2,
+    key_pb2_grpc,
+    policy_pb2,
+    policy_pb2_grpc,
+    tenant_pb2,
+    tenant_pb2_grpc,
+)
+
+STOP_GRACE_S: Final = 2.0
+SOCKET_PATH_LIMIT: Final = 100
+ENROLMENT_MESSAGE_LIMIT_OCTETS: Final = 64 * 1024
+MAIN_MESSAGE_LIMIT_OCTETS: Final = 256 * 1024
+ADMIN_MESSAGE_LIMIT_OCTETS: Final = 1024 * 1024
+
+SERVICES: Final = tuple(
+    module.DESCRIPTOR.services_by_name[name].full_name
+    for module, name in (
+        (attestation_pb2, "AttestationService"),
+        (agent_pb2, "AgentService"),
+        (device_pb2, "DeviceService"),
+        (tenant_pb2, "TenantService"),
+        (endpoint_pb2, "EndpointService"),
+        (policy_pb2, "PolicyService"),
+        (key_pb2, "KeyService"),
+        (audit_pb2, "AuditService"),
+        (control_pb2, "ControlService"),
+    )
+)
+
+
+class Listeners:
+    """The three servers; `open`, then `renew` whenever time has passed, then `close`."""
+
+    def __init__(self, spec: Specification, fleet: Fleet, issuer: Issuer, meters: Meters) -> None:
+        self._spec, self._fleet, self._issuer, self._meters = spec, fleet, issuer, meters
+        concluder = Concluder(fleet, issuer, spec.attestation)
+        self._attestation = AttestationServicer(fleet, concluder, meters)
+        self._changes = Changes(fleet, spec, concluder)
+        self._policy = PolicyServicer(fleet, self._changes, directory=str(spec.policy_dir))
+        self._control = ControlServicer(fleet, spec, self._policy)
+        self._health = HealthServicer()
+        self._tls: list[aio.Server] = []
+        self._local: aio.Server | None = None
+        self._certificate = b""
+        self._renewal = asyncio.Lock()
+        self.enrolment_port = 0
+        self.main_port = 0
+
+    async def open(self) -> None:
+        """Listen on all three. Raises ConfigurationError when an address or the socket cannot be had."""
+        await self._open_tls()
+        local = _make_server(
+            Guard(identify_local, self._fleet, self._meters, is_local=True), ADMIN_MESSAGE_LIMIT_OCTETS
+        )
+        self._serve_everything(local)
+        _bind_socket(local, self._spec.admin_socket)
+        self._local = local
+        await local.start()
+        self._spec.admin_socket.chmod(0o600)
+        for name in ("", *SERVICES):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    async def renew(self) -> None:
+        """Open the TLS ports anew if the certificate that they show is due."""
+        async with self._renewal:
+            if self._issuer.control_credentials()[1] == self._certificate:
+                return
+            await asyncio.gather(*(server.stop(None) for server in self._tls))
+            await self._open_tls()
+
+    async def announce_end(self) -> None:
+        """Answer "not serving" to health checks from here on."""
+        await self._health.enter_graceful_shutdown()
+
+    async def close(self) -> None:
+        """Let calls end for STOP_GRACE_S, then end them."""
+        servers = [*self._tls, *((self._local,) if self._local else ())]
+        await asyncio.gather(*(server.stop(STOP_GRACE_S) for server in servers))
+
+    async def _open_tls(self) -> None:
+        listen = self._spec.listen
+        key, chain = self._issuer.control_credentials()
+        enrolment = _make_server(Guard(identify_anyone, self._fleet, self._meters), ENROLMENT_MESSAGE_LIMIT_OCTETS)
+        attestation_pb2_grpc.add_AttestationServiceServicer_to_server(self._attestation, enrolment)
+        credentials = grpc.ssl_server_credentials([(key, chain)])
+        self.enrolment_port = _bind(enrolment, _again(listen.enrolment, self.enrolment_port), credentials)
+        identifier = SvidIdentifier(self._fleet, self._issuer)
+        main = _make_server(Guard(identifier, self._fleet, self._meters), MAIN_MESSAGE_LIMIT_OCTETS)
+        self._serve_everything(main)
+        mutual = grpc.ssl_server_credentials([(key, chain)], self._issuer.bundle_pem, require_client_auth=True)
+        self.main_port = _bind(main, _again(listen.main, self.main_port), mutual)
+        self._tls, self._certificate = [enrolment, main], chain
+        for server in self._tls:
+            await server.start()
+
+    def _serve_everything(self, server: aio.Server) -> None:
+        fleet, changes, meters = self._fleet, self._changes, self._meters
+        attestation_pb2_grpc.add_AttestationServiceServicer_to_server(self._attestation, server)
+        agent_pb2_grpc.add_AgentServiceServicer_to_server(AgentServicer(fleet, meters), server)
+        device_pb2_grpc.add_DeviceServiceServicer_to_server(DeviceServicer(fleet, changes, meters), server)
+        tenant_pb2_grpc.add_TenantServiceServicer_to_server(TenantServicer(fleet), server)
+        endpoint_pb2_grpc.add_EndpointServiceServicer_to_server(EndpointServicer(fleet), server)
+        policy_pb2_grpc.add_PolicyServiceServicer_to_server(self._policy, server)
+        key_pb2_grpc.add_KeyServiceServicer_to_server(KeyServicer(fleet, changes), server)
+        audit_pb2_grpc.add_AuditServiceServicer_to_server(AuditServicer(fleet), server)
+        control_pb2_grpc.add_ControlServiceServicer_to_server(self._control, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names = (*SERVICES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
+
+
+def split_listener(text: str) -> tuple[str, int]:
+    """(address without brackets, port) of ADDRESS:PORT."""
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _make_server(guard: Guard, message_limit_octets: int) -> aio.Server:
+    return aio.server(
+        interceptors=[guard],
+        options=[
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", message_limit_octets),
+            ("grpc.max_metadata_size", 16 * 1024),
+            ("grpc.max_concurrent_streams", 100),
+            # A connection that never finishes its handshake, and one that is idle, cost nothing for long.
+            ("grpc.server_handshake_timeout_ms", 5000),
+            ("grpc.max_connection_idle_ms", 20_000),
+            ("grpc.keepalive_time_ms", 20_000),
+            ("grpc.keepalive_timeout_ms", 5000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 5000),
+        ],
+    )
+
+
+def _bind(server: aio.Server, listener: str, credentials: grpc.ServerCredentials) -> int:
+    try:
+        port = server.add_secure_port(listener, credentials)
+    except RuntimeError as error:
+        raise ConfigurationError(
+            f"cannot listen on {listener}", remedy="is the address this machine's, and the port free?"
+        ) from error
+    if not port:
+        raise ConfigurationError(f"cannot listen on {listener}", remedy="is the port free?")
+    return int(port)
+
+
+def _bind_socket(server: aio.Server, path: Path) -> None:
+    if len(str(path)) > SOCKET_PATH_LIMIT:
+        raise ConfigurationError(f"{path} is too long for a UNIX socket", remedy="use a shorter path")
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.chmod(0o700)
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()  # the lock says that nobody serves it
+    try:
+        server.add_insecure_port(f"unix:{path}")
+    except RuntimeError as error:
+        raise ConfigurationError(f"cannot listen on {path}", remedy="look at the rights of its directory") from error
+
+
+def _again(listener: str, port: int) -> str:
+    """The listener with the port that the system chose the first time."""
+    return f"{listener.rpartition(':')[0]}:{port}" if port else listener
