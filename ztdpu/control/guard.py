@@ -1,17 +1,19 @@
 """The interceptor in front of every servicer: who is calling, may they, and errors without text to peers.
 
-One per server, because the port decides how a caller is known. A refusal is audited before it is answered.
+One per server, because the port decides how a caller is known. A refusal is audited before it is answered. Messages
+are decoded here, not by gRPC: only for whom is let in, and what is no message ends as `usage` instead of as a defect.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
+from google.protobuf.message import DecodeError
 from grpc import aio
 
 from ztdpu.control.audit import AuditEvent, AuditOutcome
@@ -20,13 +22,14 @@ from ztdpu.control.clock import as_datetime
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.issue import Issuer
 from ztdpu.control.meters import Meters
-from ztdpu.errors import PermissionDeniedError, SvidError, ZtdpuError
+from ztdpu.errors import PermissionDeniedError, SvidError, UsageError, ZtdpuError
 from ztdpu.rpc.interceptors import mapped_errors
 from ztdpu.telemetry import get_logger
 from ztdpu.trust.certificate import spki_sha256
 from ztdpu.trust.svid import SpiffeId, verify_svid
 
 Identify = Callable[[Any], Caller]
+Decode = Callable[[bytes], Any]
 
 DEVICE_PATH = "/dpu/"
 
@@ -97,33 +100,34 @@ class Guard(aio.ServerInterceptor):
             return None
         method = str(handler_call_details.method)
         streams = handler.request_streaming
+        decode = _decode_stream(handler.request_deserializer) if streams else _decode_one(handler.request_deserializer)
         if handler.response_streaming:
             make = grpc.stream_stream_rpc_method_handler if streams else grpc.unary_stream_rpc_method_handler
-            wrapped = self._wrap_stream(method, handler.stream_stream or handler.unary_stream)
+            wrapped = self._wrap_stream(method, handler.stream_stream or handler.unary_stream, decode)
         else:
             make = grpc.stream_unary_rpc_method_handler if streams else grpc.unary_unary_rpc_method_handler
-            wrapped = self._wrap_unary(method, handler.stream_unary or handler.unary_unary)
-        return make(
-            wrapped,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+            wrapped = self._wrap_unary(method, handler.stream_unary or handler.unary_unary, decode)
+        return make(wrapped, response_serializer=handler.response_serializer)
 
-    def _wrap_unary(self, method: str, behaviour: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_unary(
+        self, method: str, behaviour: Callable[..., Any], decode: Callable[[Any], Any]
+    ) -> Callable[..., Any]:
         async def run(request: Any, context: Any) -> Any:
             async with mapped_errors(context, is_local=self._is_local, on_defect=self._on_defect(method)):
                 with self._counted(method):
                     ACCESS.set(self._authorise(method, context))
-                    return await behaviour(request, context)
+                    return await behaviour(decode(request), context)
 
         return run
 
-    def _wrap_stream(self, method: str, behaviour: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_stream(
+        self, method: str, behaviour: Callable[..., Any], decode: Callable[[Any], Any]
+    ) -> Callable[..., Any]:
         async def run(request: Any, context: Any) -> Any:
             async with mapped_errors(context, is_local=self._is_local, on_defect=self._on_defect(method)):
                 with self._counted(method):
                     ACCESS.set(self._authorise(method, context))
-                    answers = behaviour(request, context)
+                    answers = behaviour(decode(request), context)
                     if inspect.isawaitable(answers):  # writes through the context
                         await answers
                         return
@@ -165,6 +169,29 @@ class Guard(aio.ServerInterceptor):
             get_logger().error("rpc-defect", method=method, exc_info=error)
 
         return report
+
+
+def _decode_one(deserialize: Decode) -> Decode:
+    """UsageError for octets that are no message of this RPC."""
+
+    def decode(octets: bytes) -> Any:
+        try:
+            return deserialize(octets)
+        except DecodeError as error:
+            raise UsageError("not a message of this RPC") from error
+
+    return decode
+
+
+def _decode_stream(deserialize: Decode) -> Callable[[AsyncIterator[bytes]], AsyncIterator[Any]]:
+    """As `_decode_one`, for each message of a stream."""
+    decode = _decode_one(deserialize)
+
+    async def decode_all(messages: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+        async for octets in messages:
+            yield decode(octets)
+
+    return decode_all
 
 
 class _Counted:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -25,6 +26,8 @@ from ztdpu.v1 import attestation_pb2, attestation_pb2_grpc
 STREAM_LIMIT_S: Final = 30.0
 MESSAGE_LIMIT: Final = 64
 SESSIONS_LIMIT: Final = 512
+SESSIONS_PER_ADDRESS_LIMIT: Final = 32
+"""Anybody may open attestations and let them wait; one machine must not use up what all share."""
 
 
 class AttestationServicer(attestation_pb2_grpc.AttestationServiceServicer):
@@ -34,16 +37,18 @@ class AttestationServicer(attestation_pb2_grpc.AttestationServiceServicer):
         self._fleet = fleet
         self._concluder = concluder
         self._meters = meters
-        self._open = 0
+        self._open: Counter[str] = Counter()
+        """Attestations under way, by address."""
 
     async def Attest(
         self, request_iterator: AsyncIterator[attestation_pb2.AttestRequest], context: Any
     ) -> AsyncIterator[attestation_pb2.AttestResponse]:
         """See attestation.proto. A refusal is audited, then the stream ends with its code word."""
-        if self._open >= SESSIONS_LIMIT:
+        address = str(context.peer()).rpartition(":")[0]
+        if self._open[address] >= SESSIONS_PER_ADDRESS_LIMIT or self._open.total() >= SESSIONS_LIMIT:
             raise UnreachableError("too many attestations at once")
         session = AttestationSession(self._fleet, self._concluder)
-        self._open += 1
+        self._open[address] += 1
         started = time.monotonic()
         try:
             async with asyncio.timeout(STREAM_LIMIT_S):
@@ -60,7 +65,8 @@ class AttestationServicer(attestation_pb2_grpc.AttestationServiceServicer):
             self._audit(session, error, context)
             raise
         finally:
-            self._open -= 1
+            self._open[address] -= 1
+            self._open += Counter()  # forgets addresses with none
 
     def _audit(self, session: AttestationSession, error: ZtdpuError, context: Any) -> None:
         self._fleet.audit(
