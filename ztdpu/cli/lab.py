@@ -111,7 +111,8 @@ def execute(
 @app.command()
 def down(*, state: StateOption = DEFAULT_STATE) -> None:
     """Take the cluster away: no namespace, process or file stays, also after a crash."""
-    from ztdpu.lab.cluster import require_root, stop_lab
+    from ztdpu.lab.cluster import require_root
+    from ztdpu.lab.takedown import stop_lab
 
     require_root()
     found = stop_lab(state.absolute())

@@ -1,8 +1,7 @@
-"""Bring a lab up and take it down.
+"""Bring a lab up.
 
-    up    sweep what a crash left -> plan -> record -> directories, secrets, start-up files -> control
-          -> namespaces and holders -> cables -> factory -> join tokens -> agents -> all are ready
-    down  end every process of the lab -> take the names away -> delete the state directory
+    sweep what a crash left -> plan -> record -> directories, secrets, start-up files -> control
+    -> namespaces and holders -> cables -> factory -> join tokens -> agents -> all are ready
 
 Called by `ztdpu lab`, the demo and the tests. Forks only while it is small: grpc is imported (by
 `readiness`) after the last fork; agents are started by their own first process.
@@ -11,13 +10,11 @@ Called by `ztdpu lab`, the demo and the tests. Forks only while it is small: grp
 from __future__ import annotations
 
 import compileall
-import fcntl
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +26,6 @@ from ztdpu.lab.isolate import Inhabitant, make_inhabitant, set_sysctls
 from ztdpu.lab.layout import (
     DEFAULT_MTU_OCTETS,
     DEFAULT_PREFIX,
-    DEFAULT_STATE,
     PLACES,
     TRUST_DOMAIN,
     LabPaths,
@@ -45,7 +41,8 @@ from ztdpu.lab.manufacture import (
     manufacture,
     write_start_up_files,
 )
-from ztdpu.lab.record import LabRecord, read_record, tail
+from ztdpu.lab.record import LabRecord, tail
+from ztdpu.lab.takedown import clear, forget, locked, sweep
 from ztdpu.lab.view import Bind, View, hosts_file
 
 Progress = Callable[[str], None]
@@ -79,7 +76,7 @@ def start_lab(
     require_root()
     state = state.absolute()
     with locked(state):
-        _sweep(state, prefix)
+        sweep(state, prefix)
         try:
             _claim(state)
             progress("reading policy")
@@ -99,8 +96,8 @@ def start_lab(
             inhabitants = _build(record, progress)
             _admit(record, inhabitants, strangers, progress)
         except BaseException:
-            _clear(state)
-            _forget(state)
+            clear(state)
+            forget(state)
             raise
     return record
 
@@ -154,22 +151,6 @@ def require_root() -> None:
         raise MachineError("the lab needs root", remedy="run it with sudo, or in a container with --privileged")
     if not Path("/dev/net/tun").exists():
         raise MachineError("/dev/net/tun is missing", remedy="modprobe tun, or pass --device /dev/net/tun")
-
-
-@contextmanager
-def locked(state: Path) -> Iterator[None]:
-    """Hold the state directory (made when missing): two commands that build or clear it do not mix."""
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
-        raise StateError(
-            f"another lab command works in {state}", remedy="wait for it, or name another --state"
-        ) from error
-    finally:
-        os.close(handle)
 
 
 def _claim(state: Path) -> None:
@@ -298,73 +279,3 @@ def _remember(record: LabRecord, name: str, pid: int) -> None:
     if process is None:
         raise MachineError(f"{name} ended at once")
     record.processes[name] = process
-
-
-def is_running(record: LabRecord) -> bool:
-    """Tell whether the lab came up and everything that it started still runs (agents excepted)."""
-    return record.complete and all(processes.is_alive(process) for process in record.processes.values())
-
-
-def _sweep(state: Path, prefix: str) -> None:
-    """Remove what a crashed lab left; StateError when the lab there runs."""
-    record = read_record(state)
-    if record is not None and is_running(record):
-        raise StateError(f"a lab is up in {state}", remedy="ztdpu lab down first, or name another --state and --prefix")
-    _clear(state)
-    _drop_dead_names(prefix)
-
-
-def _drop_dead_names(prefix: str) -> None:
-    """Names of a lab whose state directory is lost: no process of any lab lives behind them."""
-    fabric = netns.NAMES / f"{prefix}-fabric"
-    if not fabric.exists():
-        return
-    alive = {Path(path).stat().st_ino for path in _network_namespaces()}
-    names = [name for name in netns.NAMES.iterdir() if name.name.startswith(f"{prefix}-")]
-    if not any(name.stat().st_ino in alive for name in names):
-        for name in names:
-            netns.remove(name.name)
-
-
-def _network_namespaces() -> Iterator[str]:
-    for entry in os.listdir("/proc"):  # noqa: PTH208 - a thousand strings
-        path = f"/proc/{entry}/ns/net"
-        if entry.isdecimal() and os.path.exists(path):  # noqa: PTH110 - follows what may vanish
-            yield path
-
-
-def stop_lab(state: Path) -> bool:
-    """Take everything of the lab in `state` away; False when there was nothing. Works after any crash."""
-    state = state.absolute()
-    if not state.is_dir() and not processes.find_members(str(state)):
-        return False
-    with locked(state):
-        found = _clear(state)
-        _forget(state)
-    return found
-
-
-def _clear(state: Path) -> bool:
-    """End the lab's processes, take its names away, empty its directory; False when there was nothing of a lab."""
-    record = read_record(state)
-    members = processes.find_members(str(state))
-    recorded = record.processes.values() if record else ()
-    members |= {process.pid for process in recorded if processes.is_alive(process)}
-    processes.end_members(members)
-    if record is not None:
-        for name in record.plan.namespaces:
-            netns.remove(name)
-    netns.release_names()
-    ours = LabPaths(state).record.exists()
-    if ours:
-        for entry in sorted(state.iterdir(), key=lambda path: path == LabPaths(state).record):
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-    return ours or bool(members)
-
-
-def _forget(state: Path) -> None:
-    """Remove the directory when it is empty: one that is not was never ours."""
-    with suppress(OSError):
-        state.rmdir()
-        if state.parent == DEFAULT_STATE.parent:
-            state.parent.rmdir()
