@@ -122,6 +122,7 @@ class SmallControl(attestation_pb2_grpc.AttestationServiceServicer, agent_pb2_gr
         self.epoch, self.epoch_key = 1, secrets.token_bytes(32)
         self.generation = 100
         self.lease_ms, self.interval_ms = 60_000, 10_000
+        self._held: dict[str, asyncio.Event] = {}
         self.roster: Roster | None = None
         self.server: aio.Server | None = None
 
@@ -158,10 +159,19 @@ class SmallControl(attestation_pb2_grpc.AttestationServiceServicer, agent_pb2_gr
 
     # --- attestation ---
 
+    def hold(self, device: str) -> None:
+        """Answer no attestation of this device until `release`."""
+        self._held[device] = asyncio.Event()
+
+    def release(self, device: str) -> None:
+        self._held.pop(device).set()
+
     async def Attest(self, request_iterator, context):
         begin = (await anext(request_iterator)).begin
         known = self.known[begin.device]
         known.begins.append(begin)
+        if begin.device in self._held:
+            await self._held[begin.device].wait()
         session = MeasurementSession(profile=PROFILE, nonce=secrets.token_bytes(32))
         while (request := session.next_request()) is not None:
             yield attestation_pb2.AttestResponse(spdm=request)

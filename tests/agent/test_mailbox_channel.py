@@ -36,8 +36,8 @@ def say(peer: socket.socket, message: mailbox.Message) -> None:
 
 async def test_answers_reach_whoever_asked_even_out_of_order(pair):
     channel, peer, heard, _ = pair
-    first = asyncio.create_task(channel.ask(mailbox.RemovePeer(1, "a"), mailbox.PeerRemoved, key=1))
-    second = asyncio.create_task(channel.ask(mailbox.RemovePeer(2, "b"), mailbox.PeerRemoved, key=2))
+    first = asyncio.create_task(channel.ask(mailbox.RemovePeer(1, "a", False), mailbox.PeerRemoved, key=1))
+    second = asyncio.create_task(channel.ask(mailbox.RemovePeer(2, "b", False), mailbox.PeerRemoved, key=2))
     await asyncio.sleep(0)
     say(peer, mailbox.PeerRemoved(2, "b", 22))
     say(peer, mailbox.PeerRemoved(1, "a", 11))
@@ -110,7 +110,7 @@ async def test_worker_that_takes_nothing_loses_its_mailbox(pair):
 
 async def test_hanging_up_fails_whoever_waits_and_is_told_once(pair):
     channel, peer, _, lost = pair
-    task = asyncio.create_task(channel.ask(mailbox.RemovePeer(1, "a"), mailbox.PeerRemoved, key=1))
+    task = asyncio.create_task(channel.ask(mailbox.RemovePeer(1, "a", False), mailbox.PeerRemoved, key=1))
     await asyncio.sleep(0)
     peer.close()
     with pytest.raises(StateError):

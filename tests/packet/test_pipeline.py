@@ -787,14 +787,26 @@ def test_a_removed_peer_is_deaf_and_mute_at_once():
     accepted_at = second.wall_ns
     late = one_sealed(first)
     second.sleep(1)
-    assert second.pipeline.remove_peer("dpu-0") == accepted_at
+    assert second.pipeline.remove_peer("dpu-0", cut_flows=True) == accepted_at
     assert second.pipeline.flow_count == 0
     second.take(late)
     second.give("blue-1", udp("10.1.0.11", "10.1.0.10", sport=2222, dport=1111))
     assert second.reasons[Reason.UNKNOWN_SPI] == 1
     assert len(second.delivered) == 1
     assert second.sent == []
-    assert first.pipeline.remove_peer("dpu-1") == 0, "never heard of"
+    assert first.pipeline.remove_peer("dpu-1", cut_flows=True) == 0, "never heard of"
+
+
+def test_a_stale_peer_is_deaf_and_mute_and_its_flows_wait():
+    first, second = pair()
+    first.give("blue-0", udp())
+    carry(first, second)
+    late = one_sealed(first)
+    second.pipeline.remove_peer("dpu-0", cut_flows=False)
+    second.take(late)
+    second.give("blue-1", udp("10.1.0.11", "10.1.0.10", sport=2222, dport=1111))
+    assert second.reasons[Reason.UNKNOWN_SPI] == 1
+    assert (second.sent, second.pipeline.flow_count) == ([], 1)
 
 
 def test_nothing_is_offered_to_strangers_or_without_a_lease():

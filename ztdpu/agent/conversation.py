@@ -3,7 +3,8 @@
 | message     | what happens                                                                                          |
 |-------------|-------------------------------------------------------------------------------------------------------|
 | roster      | operator's signature, rising serial; peers and tables are judged again                                |
-| peers       | each verified on its own; who is gone or changed loses its SAs; the rest goes to the exchange         |
+| peers       | each verified on its own; who is gone (stale) or changed loses its SAs, not its flows; the rest goes  |
+|             | to the exchange                                                                                       |
 | config      | checked against revision, generation and roster; to the worker; then virtual functions                |
 | sa          | to the exchange                                                                                       |
 | revocation  | worker deletes everything of that device, then newer epoch keys, then the acknowledgement             |
@@ -118,10 +119,13 @@ class Conversation:
         """Nothing is in force any more."""
         self._in_force = None
 
-    async def drop_peers(self) -> None:
-        """Delete every SA, as a device that starts: no lease runs."""
-        for device in self._exchange.devices:
-            await self._remove_at_worker(device)
+    async def drop_peers(self, *, cut_flows: bool) -> None:
+        """Delete every SA, as a device that starts: no lease runs. Flows too when control shut this device out."""
+        devices = set(self._exchange.devices)
+        if cut_flows and self._delivery is not None:
+            devices |= {peer.device for peer in self._delivery.tables.peers}
+        for device in sorted(devices):
+            await self._remove_at_worker(device, cut_flows=cut_flows)
         self._exchange.forget_installed()
 
     # --- what control says ---
@@ -190,7 +194,8 @@ class Conversation:
             standing, roster=self._roster, tables=self._delivery.tables, received=self._peers_received
         )
         for device in self._exchange.set_peers(live):
-            await self._remove_at_worker(device)
+            # Stale or restarted, nothing was found against it: its flows outlive the outage. A revocation says so.
+            await self._remove_at_worker(device, cut_flows=False)
 
     async def _take_config(self, message: agent_pb2.Config) -> None:
         delivery = tables_delivery.open_delivery(
@@ -227,7 +232,7 @@ class Conversation:
     async def _take_revocation(self, message: agent_pb2.Revocation) -> None:
         self._revoked[message.device] = max(message.generation, self._revoked.get(message.device, 0))
         self._exchange.remove_peer(message.device)
-        await self._remove_at_worker(message.device)
+        await self._remove_at_worker(message.device, cut_flows=True)
         self._exchange.set_revocation(message.generation)
         if message.sealed_epoch_keys:
             keys = self._open_epoch_keys(message.sealed_epoch_keys)
@@ -251,7 +256,7 @@ class Conversation:
                 refusal = error
         raise refusal
 
-    async def _remove_at_worker(self, device: str) -> None:
+    async def _remove_at_worker(self, device: str, *, cut_flows: bool) -> None:
         """Return once nothing of `device` is accepted any more; a worker that does not answer is ended for it."""
         channel = self._channel()
         if channel is None:
@@ -259,7 +264,7 @@ class Conversation:
             return
         token = channel.next_token()
         try:
-            question = mailbox.RemovePeer(token, device)
+            question = mailbox.RemovePeer(token, device, cut_flows)
             await channel.ask(question, mailbox.PeerRemoved, key=token, limit_s=REMOVE_LIMIT_S)
         except StateError as error:
             warn("worker-ended-for-a-peer", peer=device, cause=error.message)

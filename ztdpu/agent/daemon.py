@@ -21,9 +21,10 @@ from ztdpu.agent import mailbox, statement
 from ztdpu.agent.attester import Answer, Attester, DeniedError, Identity
 from ztdpu.agent.configuration import AgentSpec
 from ztdpu.agent.conversation import Conversation
+from ztdpu.agent.exchange_book import SELF_ASKED_S
 from ztdpu.agent.exchange_shell import ExchangeShell
 from ztdpu.agent.journal import log, warn
-from ztdpu.agent.lifecycle import Lifecycle
+from ztdpu.agent.lifecycle import Lifecycle, Phase
 from ztdpu.agent.mailbox_channel import MailboxChannel
 from ztdpu.agent.own_keys import LeaseKemKeys
 from ztdpu.agent.start_files import StartFiles
@@ -33,6 +34,7 @@ from ztdpu.agent.virtual_functions import VirtualFunctions
 from ztdpu.errors import StateError, ZtdpuError
 from ztdpu.keys.kem import kem_public_octets
 from ztdpu.keys.messages import Party
+from ztdpu.model.sa import SaEnd
 from ztdpu.v1 import agent_pb2
 
 REPORT_INTERVAL_S: Final = 1.0
@@ -78,7 +80,7 @@ class Daemon:
             bundle_pem=files.bundle_pem,
             hello=self._hello,
             on_message=self._conversation.take,
-            on_open=self._changed,
+            on_open=self._uplink_opened,
             on_denied=lambda: self._feed(words.UplinkDenied()),
         )
         self._instance = b""
@@ -174,7 +176,7 @@ class Daemon:
         event: words.Event
         try:
             if afresh:
-                await self._conversation.drop_peers()
+                await self._conversation.drop_peers(cut_flows=self._life.phase is Phase.REFUSED)
             answer = await self._attester.attest(
                 applied_generation=self._conversation.applied_generation,
                 kem_public_key=kem_public_octets(self._kem_keys.ask()),
@@ -246,6 +248,8 @@ class Daemon:
                 self._exchange.want(message.peer, message.network_id, message.use)
             case mailbox.EndpointDown():
                 self._functions.endpoint_down(message.endpoint_id, message.cause)
+            case mailbox.SaDeleted():
+                self._exchange.sa_ended(message.peer, SaEnd(message.cause))
             case mailbox.ClockDoubt():
                 warn("clock-doubt", step_ms=message.step_ms)
                 self._exchange.forget_installed()
@@ -274,6 +278,7 @@ class Daemon:
         except ZtdpuError as error:
             warn("tables-not-applied", cause=error.message)
         self._renew_exchange()
+        self._exchange.hint_all("restart", after_s=SELF_ASKED_S)
         self._feed(words.WorkerUp())
 
     # --- control ---
@@ -282,6 +287,10 @@ class Daemon:
         return agent_pb2.AgentHello(
             device=self._spec.device, binding_sha256=identity.binding_sha256, worker_instance=self._instance
         )
+
+    def _uplink_opened(self) -> None:
+        self._exchange.uplink_opened()
+        self._changed()
 
     def _send(self, message: agent_pb2.AgentMessage) -> bool:
         return self._uplink.send(message)

@@ -14,15 +14,20 @@ from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from ztdpu.agent.hints import Hints
 from ztdpu.keys.epoch import EpochKey
 from ztdpu.keys.exchange import Exchange
 from ztdpu.keys.messages import Party
 from ztdpu.keys.parties import Peer
-from ztdpu.model.sa import SaUse
+from ztdpu.model.sa import SaEnd, SaUse
 from ztdpu.packet.tables import NetworkTable
 
 Use = tuple[bytes, int]
 """Network id and SA use."""
+SELF_ASKED_S = 0.5
+"""A peer that is new, or gets to know of our new worker, asks by itself; only if it does not is it hinted."""
+_BOTH_WAYS = frozenset({SaEnd.LEASE_ENDED, SaEnd.CLOCK_DOUBT, SaEnd.NETWORK_GONE})
+"""Ends of a receive SA that took the send SAs of the peer along."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,6 +67,7 @@ class ExchangeBook:
         self._epoch_keys: dict[bytes, EpochKey] = {}
         self._generation = 0
         self._revocation_generation = 0
+        self._hints = Hints()
         self._awake = asyncio.Event()
         """Set when something may have to be asked for."""
 
@@ -130,11 +136,12 @@ class ExchangeBook:
             known = self._peers.get(name)
             if self._machine is not None:
                 self._machine.set_peer(peer, now_s=read_clock_s())
-            if known is None:
+            if known is None or known.peer.party.instance != peer.party.instance:
+                if known is not None:
+                    ended.append(name)
                 self._peers[name] = PeerState(peer, set(), set())
-            elif known.peer.party.instance != peer.party.instance:
-                ended.append(name)
-                self._peers[name] = PeerState(peer, set(), set())
+                # What it may still hold from before, nobody opens here.
+                self._hints.owe(name, "restart", read_clock_s() + SELF_ASKED_S)
             else:
                 if known.peer.offer_public_key.public_numbers() != peer.offer_public_key.public_numbers():
                     known.outstanding = None
@@ -144,6 +151,7 @@ class ExchangeBook:
 
     def remove_peer(self, device: str) -> None:
         """Forget a peer that is no longer live."""
+        self._hints.forget(device)
         if self._peers.pop(device, None) is not None and self._machine is not None:
             self._machine.remove_peer(device)
 
@@ -155,6 +163,30 @@ class ExchangeBook:
                 state.outstanding = None
         self._awake.set()
         self._on_change()
+
+    def hint_all(self, cause: str, *, after_s: float = 0.0) -> None:
+        """Have every peer ask us again, `rotate` or `restart`: sent until it does."""
+        for device in self._peers:
+            self._hints.owe(device, cause, read_clock_s() + after_s)
+        self._awake.set()
+
+    def uplink_opened(self) -> None:
+        """Envelopes reach control (again)."""
+        self._hints.hasten(read_clock_s())
+        self._awake.set()
+
+    def sa_ended(self, device: str, end: SaEnd) -> None:
+        """A receive SA of `device` ended at the worker: see that it does not go on sealing to it."""
+        if device not in self._peers or end in (SaEnd.DRAINED, SaEnd.PEER_REMOVED):
+            return
+        if end in _BOTH_WAYS:
+            self.forget_installed(device)
+            if self._machine is not None:
+                self._machine.void_offers(device)
+        # It may have installed the offer without our hearing of it, so that one is hinted too.
+        cause = "rotate" if end is SaEnd.OFFER_UNANSWERED else "restart"
+        self._hints.owe(device, cause, read_clock_s())
+        self._awake.set()
 
     def want(self, device: str, network_id: bytes, use: int) -> None:
         """Ask for one SA (again): packets wait for it, or the one in use is near its end."""

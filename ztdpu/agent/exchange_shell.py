@@ -5,6 +5,7 @@
    unanswered one verbatim (a receiver answers a repeated request from memory, without a new SPI).
 3. `receive` takes an envelope: a request makes the worker derive keys, an offer makes it install them, a
    confirmation activates, a hint makes us ask again.
+4. A peer whose SAs ended here by anything but its own doing is hinted until it asks (`agent.hints`).
 
 Knows which send SAs the worker holds, not their keys. Called by `agent.daemon`, on its event loop.
 """
@@ -49,16 +50,6 @@ class ExchangeShell(ExchangeBook):
         self._channel = channel
         self._send = send
 
-    def hint_all(self, cause: str) -> None:
-        """Tell every peer to ask us again: `rotate` or `restart`."""
-        if self._machine is None:
-            return
-        for device in self._peers:
-            try:
-                self._send(device, self._machine.hint(device, cause, now_s=read_clock_s()))
-            except ExchangeError as error:
-                log("hint-not-sent", peer=device, cause=error.message)
-
     # --- asking ---
 
     async def run(self) -> None:
@@ -89,7 +80,17 @@ class ExchangeShell(ExchangeBook):
                 next_s = min(next_s, state.outstanding.resend_at_s)
             elif self.uses_to_ask(state):
                 next_s = min(next_s, state.not_before_s)
+        if self._epoch_keys:  # without a lease we could give nobody an answer
+            self._send_hints(self._machine, now_s)
+            next_s = min(next_s, self._hints.next_s(next_s))
         return max(next_s - now_s, 0.01)
+
+    def _send_hints(self, machine: Exchange, now_s: float) -> None:
+        for device, cause in self._hints.take_due(now_s):
+            try:
+                self._send(device, machine.hint(device, cause, now_s=now_s))
+            except ExchangeError as error:
+                log("hint-not-sent", peer=device, cause=error.message)
 
     def _ask_again(self, device: str, state: PeerState, pending: Outstanding, now_s: float) -> None:
         """Repeat a request verbatim, or make a fresh one when it is old or was made in an older state of things."""
@@ -164,6 +165,7 @@ class ExchangeShell(ExchangeBook):
             machine.decline(event.request_hash)
             raise
         self._send(event.device, machine.offer(event.request_hash, grants, now_s=read_clock_s()))
+        self._hints.answered(event.device)
 
     async def _ask_for_grants(self, event: Allocate) -> list[SaGrant]:
         """Have the worker pick SPIs and derive keys. Raises StateError when it does not."""
@@ -204,6 +206,7 @@ class ExchangeShell(ExchangeBook):
             return
         if event.cause == "restart":
             state.installed.clear()
+            state.outstanding = None  # an answer to it would be one from before the restart
             self._on_change()
         state.wanted |= {(network_id, int(SaUse.DATAGRAM)) for network_id in state.peer.networks}
         self._awake.set()

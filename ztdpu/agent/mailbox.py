@@ -112,11 +112,13 @@ class ActivateSas(Message):
 
 @dataclass(frozen=True, slots=True)
 class RemovePeer(Message):
-    """Delete every SA and flow with this device at once. Answered by PeerRemoved."""
+    """Delete every SA with this device at once. Answered by PeerRemoved."""
 
     WORD: ClassVar[str] = "remove-peer"
     token: int
     peer: str
+    cut_flows: bool
+    """It was shut out: its conversations are over too. Else they wait for new SAs, as through any outage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +199,13 @@ class SasInstalled(Message):
 
 @dataclass(frozen=True, slots=True)
 class SaDeleted(Message):
-    """A receive SA ended by itself (offer unanswered, drained, master key gone)."""
+    """A receive SA ended by itself; the peer may go on sealing to it until it is told."""
 
     WORD: ClassVar[str] = "sa-deleted"
     peer: str
     spi: int
     cause: str
+    """A word of `model.sa.SaEnd`."""
 
 
 @dataclass(frozen=True, slots=True)

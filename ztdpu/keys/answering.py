@@ -144,10 +144,14 @@ class Answering:
 
     def forget(self, concerns: Callable[[str], bool]) -> None:
         """Drop everything with the devices that `concerns` names."""
+        self.void(concerns)
+        self._last_s = {device: at_s for device, at_s in self._last_s.items() if not concerns(device)}
+
+    def void(self, concerns: Callable[[str], bool]) -> None:
+        """Drop requests, offers and stored answers of these devices; how fast they may ask is kept."""
         self._answering = {key: one for key, one in self._answering.items() if not concerns(one.device)}
         self._offered = {key: one for key, one in self._offered.items() if not concerns(one.device)}
         self._answers = {key: one for key, one in self._answers.items() if not concerns(one.device)}
-        self._last_s = {device: at_s for device, at_s in self._last_s.items() if not concerns(device)}
 
     def _outstanding(self, device: str, now_s: float) -> int:
         answering = sum(one.device == device for one in self._answering.values())

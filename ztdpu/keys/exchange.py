@@ -108,6 +108,11 @@ class Exchange:
     def clear_epoch_keys(self) -> None:
         """The lease ended: no SA can be offered or taken until keys come with a new one."""
         self._station.ring.clear()
+        self._answering.void(_everyone)
+
+    def void_offers(self, device: str) -> None:
+        """The SAs offered to `device` are gone: what promised them is neither repeated nor confirmed."""
+        self._answering.void(lambda other: other == device)
 
     def current_epoch(self, network_id: bytes) -> tuple[int, int] | None:
         """Return (network generation, epoch) in force here, None when the network is not hosted."""

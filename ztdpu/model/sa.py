@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 
 class SaUse(IntEnum):
@@ -18,6 +18,18 @@ class PspVersion(IntEnum):
 
     AES_GCM_128 = 0
     AES_GCM_256 = 1
+
+
+class SaEnd(StrEnum):
+    """Why a receiving SA is no more."""
+
+    OFFER_UNANSWERED = "offer-unanswered"
+    DRAINED = "drained"
+    PEER_REMOVED = "peer-removed"
+    NETWORK_GONE = "network-gone"
+    MASTER_KEY_RETIRED = "master-key-retired"
+    LEASE_ENDED = "lease-ended"
+    CLOCK_DOUBT = "clock-doubt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

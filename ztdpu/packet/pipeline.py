@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from ztdpu.errors import PspError, SaExhaustedError
-from ztdpu.model.sa import PspVersion, SaGrant, SaUse
+from ztdpu.model.sa import PspVersion, SaEnd, SaGrant, SaUse
 from ztdpu.model.verdict import Reason
 from ztdpu.packet.firewall import Firewall
 from ztdpu.packet.forwarding import build_forwarding
@@ -72,9 +72,9 @@ class Pipeline:
         refusal = self._gate.begin_batch(boottime_ns=boottime_ns, realtime_ns=realtime_ns, pid=pid)
         if refusal is not before:
             if refusal is Reason.CLOCK_DOUBT:
-                self._discard_keys("clock-doubt")
+                self._discard_keys(SaEnd.CLOCK_DOUBT)
             elif refusal is Reason.NO_LEASE:
-                self._deletions += self.sas.clear("lease-ended")
+                self._deletions += self.sas.clear(SaEnd.LEASE_ENDED)
         return refusal
 
     def tick(self) -> None:
@@ -203,11 +203,14 @@ class Pipeline:
             if sa is not None and sa.line.peer == peer:
                 self.sas.activate(sa, self._gate.now_s)
 
-    def remove_peer(self, peer: str) -> int:
-        """Delete every SA and flow with `peer` at once; CLOCK_REALTIME in ns of its last accepted packet, 0 if none."""
+    def remove_peer(self, peer: str, *, cut_flows: bool) -> int:
+        """Delete every SA with `peer` at once, and with `cut_flows` its conversations.
+
+        Returns CLOCK_REALTIME in ns of the last packet accepted from it, 0 if there was none.
+        """
         self.flush()
         self.sas.remove_peer(peer)
-        if self._station.firewall is not None:
+        if cut_flows and self._station.firewall is not None:
             self._station.firewall.cut_device(peer)
         return self._inbound.last_accepted_ns.get(peer, 0)
 
@@ -246,6 +249,6 @@ class Pipeline:
         self._deletions += self.sas.retire_slot(self._old_slot)
         self._psp.retire_previous()
 
-    def _discard_keys(self, cause: str) -> None:
+    def _discard_keys(self, cause: SaEnd) -> None:
         self._deletions += self.sas.clear(cause)
         self._psp = PspDevice(self._new_master_key())

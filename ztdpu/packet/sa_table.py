@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from ztdpu.model.sa import SaUse
+from ztdpu.model.sa import SaEnd, SaUse
 from ztdpu.psp import SaKey
 from ztdpu.psp.replay import ReplayWindow
 
@@ -104,7 +104,7 @@ class Deletion:
 
     line: Line
     spi: int
-    cause: str
+    cause: SaEnd
 
 
 @dataclass(slots=True)
@@ -166,16 +166,16 @@ class SaTable:
         """Delete unanswered offers and drained SAs."""
         return [
             *self._delete(
-                lambda sa: sa.state is SaState.OFFERED and now_s - sa.offered_s >= OFFER_TTL_S, "offer-unanswered"
+                lambda sa: sa.state is SaState.OFFERED and now_s - sa.offered_s >= OFFER_TTL_S, SaEnd.OFFER_UNANSWERED
             ),
-            *self._delete(lambda sa: sa.state is SaState.DRAINING and now_s - sa.switched_s >= DRAIN_S, "drained"),
+            *self._delete(lambda sa: sa.state is SaState.DRAINING and now_s - sa.switched_s >= DRAIN_S, SaEnd.DRAINED),
         ]
 
     def remove_peer(self, peer: str) -> list[Deletion]:
         """Delete both directions with `peer` at once."""
         self.send = {line: sa for line, sa in self.send.items() if line.peer != peer}
         self._index_senders()
-        return self._delete(lambda sa: sa.line.peer == peer, "peer-removed")
+        return self._delete(lambda sa: sa.line.peer == peer, SaEnd.PEER_REMOVED)
 
     def keep_only(self, peers: Iterable[str], networks: Iterable[bytes]) -> list[Deletion]:
         """Delete what belongs to a peer or network that new tables no longer name."""
@@ -186,7 +186,7 @@ class SaTable:
 
         self.send = {line: sa for line, sa in self.send.items() if not is_gone(line)}
         self._index_senders()
-        return self._delete(lambda sa: is_gone(sa.line), "network-gone")
+        return self._delete(lambda sa: is_gone(sa.line), SaEnd.NETWORK_GONE)
 
     def laggards(self, slot: int) -> list[Line]:
         """Lines whose ACTIVE SA still stands on master key `slot` (0 or 1)."""
@@ -198,9 +198,9 @@ class SaTable:
 
     def retire_slot(self, slot: int) -> list[Deletion]:
         """The master key of `slot` dies: delete everything under it."""
-        return self._delete(lambda sa: sa.key.spi >> 31 == slot, "master-key-retired")
+        return self._delete(lambda sa: sa.key.spi >> 31 == slot, SaEnd.MASTER_KEY_RETIRED)
 
-    def clear(self, cause: str) -> list[Deletion]:
+    def clear(self, cause: SaEnd) -> list[Deletion]:
         """Delete everything, both directions."""
         self.send = {}
         self._index_senders()
@@ -213,7 +213,7 @@ class SaTable:
             if line.use is SaUse.DATAGRAM and line.lane == 0
         }
 
-    def _delete(self, ends: Callable[[ReceiveSa], bool], cause: str) -> list[Deletion]:
+    def _delete(self, ends: Callable[[ReceiveSa], bool], cause: SaEnd) -> list[Deletion]:
         gone = [sa for sa in self.receive.values() if ends(sa)]
         for sa in gone:
             del self.receive[sa.key.spi]

@@ -152,7 +152,7 @@ def test_darkness(devices):
     devices.connect(1)
     assert reaches()
 
-    second.send(mailbox.RemovePeer(7, "dpu-0"))
+    second.send(mailbox.RemovePeer(7, "dpu-0", True))
     removed = second.expect(mailbox.PeerRemoved)
     assert 0 < time.time_ns() - removed.last_packet_realtime_ns < 20e9
     assert not reaches()

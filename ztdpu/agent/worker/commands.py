@@ -168,7 +168,7 @@ class Commands:
         self._pipeline.activate(message.peer, message.spis)
 
     def _remove_peer(self, message: mailbox.RemovePeer, _: list[int]) -> None:
-        last_ns = self._pipeline.remove_peer(message.peer)
+        last_ns = self._pipeline.remove_peer(message.peer, cut_flows=message.cut_flows)
         self._worker.channel.send(mailbox.PeerRemoved(message.token, message.peer, last_ns))
 
     def _rotate_master_key(self, message: mailbox.RotateMasterKey, _: list[int]) -> None:
