@@ -14,6 +14,7 @@ import cbor2
 import pytest
 
 from ztdpu.lab import netns
+from ztdpu.lab.factory import CONNECTIONS_LIMIT
 from ztdpu.lab.layout import DevicePlan, EndpointPlan, LabPlan
 from ztdpu.lab.record import LabRecord
 
@@ -21,6 +22,11 @@ pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="n
 UID = 0x2100_0000
 ENDPOINT_ID = bytes(range(16))
 TUNGETIFF = 0x800454D2
+SHARED, REFERENCE = b"\xd8\x1c", b"\xd8\x1d"
+BILLION_LAUGHS = b"\x83\x64make\x8b" + b"".join(
+    SHARED + b"\x8a" + 10 * (REFERENCE + bytes([level - 1]) if level else b"\0") for level in range(11)
+) + b"\x40"  # fmt: skip
+"""["make", lists of ten times the list before, b""]: printed it would have 10^11 elements."""
 
 
 @pytest.fixture
@@ -134,6 +140,8 @@ def test_a_second_request_replaces_the_first_interface(plan, factory):
         cbor2.dumps(["make", "blue-0", 5]),
         cbor2.dumps({"make": 1}),
         b"\xff\xff",
+        cbor2.dumps(["make", ["blue-0"], ENDPOINT_ID]),
+        BILLION_LAUGHS,
     ],
 )
 def test_what_is_not_in_the_plan_is_refused_and_the_factory_lives_on(factory, request_):
@@ -150,3 +158,54 @@ def test_another_uid_is_refused(plan, factory):
     answer, descriptors = ask(factory, cbor2.dumps(["make", "blue-0", ENDPOINT_ID]), uid=UID + 65_536)
     assert answer == ["refused", b"", f"uid {UID + 65_536} is not of dpu-0"]
     assert descriptors == []
+
+
+def knock(path):
+    handle = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    os.setresuid(UID, UID, 0)
+    try:
+        handle.connect(f"/proc/self/fd/{ask.directory}/{path.name}")
+    finally:
+        os.setresuid(0, 0, 0)
+    handle.settimeout(5)
+    return handle
+
+
+def send_for_ever(handle, *, limit_s):
+    handle.setblocking(False)
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        try:
+            handle.send(b"\xff")
+        except BlockingIOError:
+            time.sleep(0.01)
+
+
+def test_whoever_does_not_take_its_answers_holds_up_nobody(factory):
+    with knock(factory) as deaf:
+        with pytest.raises(ConnectionError):  # hung up
+            send_for_ever(deaf, limit_s=10)
+        answer, (descriptor,) = ask(factory, cbor2.dumps(["make", "blue-0", ENDPOINT_ID]))
+        assert answer[0] == "made"
+        os.close(descriptor)
+
+
+def test_a_device_has_few_connections_and_gets_new_ones_when_it_lets_go(factory):
+    held = [knock(factory) for _ in range(CONNECTIONS_LIMIT)]
+    for handle in held:
+        handle.send(b"\xff")
+        assert handle.recv(100)
+    with knock(factory) as one_more:
+        assert one_more.recv(100) == b"", "hung up"
+    for handle in held:
+        handle.close()
+    deadline = time.monotonic() + 5
+    while True:
+        with knock(factory) as again:
+            try:
+                again.send(cbor2.dumps(["make", "blue-0", ENDPOINT_ID]))
+                if again.recv(100):
+                    break
+            except ConnectionError:
+                pass
+        assert time.monotonic() < deadline

@@ -20,6 +20,7 @@ import selectors
 import socket
 import struct
 import sys
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -48,6 +49,8 @@ _TUN_F_TSO4: Final = 0x02
 _TUN_F_TSO6: Final = 0x04
 _REQUEST_OCTETS: Final = 4096
 _BACKLOG: Final = 4
+CONNECTIONS_LIMIT: Final = 8
+"""Of each device; a further one is closed at once. One device must not cost the others their factory."""
 
 
 def make_virtual_function(plan: LabPlan, endpoint: EndpointPlan) -> int:
@@ -93,6 +96,7 @@ class Factory:
     def __init__(self, plan: LabPlan) -> None:
         self._plan = plan
         self._selector = selectors.DefaultSelector()
+        self._connections: Counter[str] = Counter()
         for device in plan.devices:
             self._selector.register(self._listen(device), selectors.EVENT_READ, (device, True))
 
@@ -115,11 +119,23 @@ class Factory:
                 if not isinstance(ready, socket.socket):  # only sockets are registered
                     continue
                 if is_listening:
-                    connection, _ = ready.accept()
-                    self._selector.register(connection, selectors.EVENT_READ, (device, False))
+                    self._accept(ready, device)
                 elif not self._answer(ready, device):
                     self._selector.unregister(ready)
                     ready.close()
+                    self._connections[device.name] -= 1
+
+    def _accept(self, listening: socket.socket, device: DevicePlan) -> None:
+        try:
+            connection, _ = listening.accept()
+        except OSError:
+            return  # it went away by itself
+        if self._connections[device.name] >= CONNECTIONS_LIMIT:
+            connection.close()
+            return
+        connection.setblocking(False)  # whoever does not take its answers loses its connection
+        self._connections[device.name] += 1
+        self._selector.register(connection, selectors.EVENT_READ, (device, False))
 
     def _answer(self, connection: socket.socket, device: DevicePlan) -> bool:
         """Answer one request; False when the connection is over."""
@@ -136,9 +152,7 @@ class Factory:
             descriptor = make_virtual_function(self._plan, endpoint)
         except (RefusedError, MachineError, OSError, UsageError) as error:
             print(f"refused {device.name}: {error}", file=sys.stderr)
-            with suppress(OSError):
-                connection.send(cbor2.dumps(["refused", endpoint_id, str(error)]))
-            return True
+            return self._refuse(connection, endpoint_id, str(error))
         try:
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
             connection.sendmsg([cbor2.dumps(["made", endpoint_id, ""])], rights)
@@ -147,6 +161,14 @@ class Factory:
         finally:
             os.close(descriptor)
         print(f"made {INTERFACE} of {endpoint.name} for {device.name}", file=sys.stderr)
+        return True
+
+    @staticmethod
+    def _refuse(connection: socket.socket, endpoint_id: bytes, message: str) -> bool:
+        try:
+            connection.send(cbor2.dumps(["refused", endpoint_id, message]))
+        except OSError:
+            return False
         return True
 
     def _wanted(self, connection: socket.socket, device: DevicePlan, request: bytes) -> EndpointPlan:
@@ -160,12 +182,11 @@ class Factory:
             word, name, endpoint_id = fields
         except (cbor2.CBORDecodeError, TypeError, ValueError) as error:
             raise RefusedError("request not understood") from error
-        if word != "make" or not isinstance(endpoint_id, bytes):
+        # Nothing else is ever shown: a few hundred octets of shared references would print as gigabytes.
+        if word != "make" or not isinstance(name, str) or not isinstance(endpoint_id, bytes):
             raise RefusedError("request not understood")
         for endpoint in self._plan.endpoints:
-            if (endpoint.name, endpoint.device) == (name, device.name) and endpoint.endpoint_id == bytes(
-                endpoint_id
-            ).hex():
+            if (endpoint.name, endpoint.device, endpoint.endpoint_id) == (name, device.name, endpoint_id.hex()):
                 return endpoint
         raise RefusedError(f"{device.name} has no endpoint {name!r} of that id")
 
