@@ -65,12 +65,17 @@ def factory(plan):
     process = subprocess.Popen([sys.executable, "-m", "ztdpu.lab.factory", plan.state], stderr=subprocess.PIPE)
     path = plan.paths.factory_socket("dpu-0")
     deadline = time.monotonic() + 10
-    while not path.exists():
+    while not is_listening(path):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     yield path
     process.kill()
     process.communicate()
+
+
+def is_listening(path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as handle:
+        return handle.connect_ex(str(path)) == 0
 
 
 def ask(path, message, *, uid=UID):
