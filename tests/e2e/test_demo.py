@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,18 @@ def test_a_demo_beside_a_lab_of_the_same_directory_fails_and_leaves_it_alone(lab
     assert "a lab is up" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert lab.ping("blue-0", "blue-1", count=1) == 1
+
+
+@pytest.mark.parametrize("after_s", [0.7, 3.0])
+def test_an_interrupted_demo_leaves_nothing(after_s):
+    prefix = f"zt{os.getpid()}i"
+    state = Path("/run") / prefix
+    command = [sys.executable, "-m", "ztdpu", "demo", "--state", str(state), "--prefix", prefix]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        time.sleep(after_s)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert not state.exists()
+    assert not processes.find_members(str(state))

@@ -1,6 +1,7 @@
 """Names, addresses and uid ranges of a lab; the plan on paper and back."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -10,6 +11,7 @@ from ztdpu.lab.documents import EXAMPLE_POLICIES, make_plan
 from ztdpu.lab.layout import (
     UID_RANGE,
     check_names,
+    check_socket_paths,
     decode_plan,
     encode_plan,
     gso_limit_octets,
@@ -84,3 +86,9 @@ def test_sealed_segments_of_the_largest_super_packet_fit_one_send(mtu_octets):
 def test_port_names_fit_the_kernel():
     assert port_name(3, "dpu-3") == "dpu-3"
     assert port_name(3, "a-device-with-a-long-name") == "port3"
+
+
+def test_a_state_directory_too_deep_for_sockets_is_refused(plan):
+    check_socket_paths(replace(plan, state="/run/ztdpu/lab"))
+    with pytest.raises(UsageError, match="too long for a socket"):
+        check_socket_paths(replace(plan, state="/run/" + "x" * 90))

@@ -26,6 +26,8 @@ from ztdpu.lab.isolate import Inhabitant, make_inhabitant, set_sysctls
 from ztdpu.lab.layout import (
     DEFAULT_MTU_OCTETS,
     DEFAULT_PREFIX,
+    FIRST_UID,
+    LAST_UID,
     PLACES,
     TRUST_DOMAIN,
     LabPaths,
@@ -88,6 +90,7 @@ def start_lab(
                 devices=devices,
                 strangers=strangers,
             )
+            check_socket_paths(plan)
             _refuse_foreign_names(plan)
             record = LabRecord(plan=plan)
             record.write()
@@ -95,9 +98,12 @@ def start_lab(
             _prepare(plan, interval_s=interval_s, lease_s=lease_s)
             inhabitants = _build(record, progress)
             _admit(record, inhabitants, strangers, progress)
-        except BaseException:
+        except BaseException as error:
             clear(state)
             forget(state)
+            if isinstance(error, OSError):
+                remedy = "the lab needs root of the host, or a container with --privileged"
+                raise MachineError(f"this machine refuses: {error}", remedy=remedy) from error
             raise
     return record
 
@@ -151,6 +157,17 @@ def require_root() -> None:
         raise MachineError("the lab needs root", remedy="run it with sudo, or in a container with --privileged")
     if not Path("/dev/net/tun").exists():
         raise MachineError("/dev/net/tun is missing", remedy="modprobe tun, or pass --device /dev/net/tun")
+    if not has_uids(Path("/proc/self/uid_map").read_text()):
+        raise MachineError(
+            "this root may not give out uid ranges (it is root of a user namespace)",
+            remedy="run it as root of the host",
+        )
+
+
+def has_uids(uid_map: str) -> bool:
+    """Tell whether a uid_map covers all uids that labs hand out."""
+    ranges = [(int(inside), int(count)) for inside, _, count in (line.split() for line in uid_map.splitlines())]
+    return any(first <= FIRST_UID and first + count > LAST_UID for first, count in ranges)
 
 
 def _claim(state: Path) -> None:

@@ -50,8 +50,7 @@ class Hand:
         line = self._process.stdout.readline() if self._process.stdout else ""
         if not line:
             raise self._failure()
-        document: dict[str, Any] = json.loads(line)
-        return document
+        return self._parse(line)
 
     def finish(self, *, timeout_s: float = END_TIMEOUT_S) -> dict[str, Any]:
         """Close its standard input, wait for the end, return its last line as JSON; MachineError when it failed."""
@@ -59,8 +58,7 @@ class Hand:
         lines = output.strip().splitlines()
         if self._process.returncode != 0 or not lines:
             raise self._failure(errors)
-        document: dict[str, Any] = json.loads(lines[-1])
-        return document
+        return self._parse(lines[-1])
 
     @property
     def has_ended(self) -> bool:
@@ -78,6 +76,13 @@ class Hand:
             self._process.communicate()
         except ValueError:  # its pipes were closed before
             self._process.wait()
+
+    def _parse(self, line: str) -> dict[str, Any]:
+        try:
+            document: dict[str, Any] = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise MachineError(f"{self._words} in {self.target} says {line.strip()[:80]!r}") from error
+        return document if isinstance(document, dict) else {"value": document}
 
     def _communicate(self, timeout_s: float) -> tuple[str, str]:
         try:

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ztdpu.errors import MachineError, ZtdpuError
+from ztdpu.errors import MachineError, StateError, ZtdpuError
 from ztdpu.lab.crew import Crew, Hand
 from ztdpu.lab.layout import LabPlan
-from ztdpu.lab.record import require_record
+from ztdpu.lab.record import read_record, require_record
 from ztdpu.lab.scorecard import Scorecard
+from ztdpu.lab.takedown import is_running
 from ztdpu.rpc.client import ControlClient
 
 STRANGER: Final = "dpu-x"
@@ -67,6 +68,8 @@ class Demo:
         self._report = report
         self._keep = keep
         self._canary = secrets.token_bytes(32)
+        self._is_ours = False
+        """Whether the lab in `state` is one that we may take down."""
         self._plan: LabPlan | None = None
 
     def run(self) -> dict[str, Any]:
@@ -81,7 +84,7 @@ class Demo:
         except ZtdpuError as error:
             self.score.note_fault(str(error))
         finally:
-            if self._plan is not None and not self._keep:  # a lab that was up before is somebody else's
+            if self._is_ours and not self._keep:
                 with suppress(ZtdpuError), self._step("lab down"):
                     self._lab("down")
         return self.score.document(seconds=time.monotonic() - start)
@@ -112,6 +115,10 @@ class Demo:
     # --- lab ---
 
     def _up(self) -> None:
+        record = read_record(self.state)
+        if record is not None and is_running(record):
+            raise StateError(f"a lab is up in {self.state}", remedy="ztdpu lab down, or another --state and --prefix")
+        self._is_ours = True
         self._lab("up", "--prefix", self._prefix, "--stranger", STRANGER)
 
     def _lab(self, verb: str, *options: str) -> None:

@@ -21,10 +21,11 @@ DEFAULT_MTU_OCTETS: Final = 9000
 TRUST_DOMAIN: Final = "ztdpu.lab"
 
 UID_RANGE: Final = 65_536
-_FIRST_UID: Final = 0x1000_0000
+FIRST_UID: Final = 0x1000_0000
 """Above what distributions hand out for subordinate ids, below 2^31."""
 _LAB_SLOTS: Final = 256
 _LABS: Final = 90
+LAST_UID: Final = FIRST_UID + (_LABS + 1) * _LAB_SLOTS * UID_RANGE - 1
 
 OOB_CONTROL: Final = IPv4Address("10.91.0.1")
 _OOB_DEVICES: Final = IPv4Address("10.91.0.10")
@@ -37,6 +38,8 @@ UNDERLAY_OVERHEAD_OCTETS: Final = {4: 20 + 8 + 16 + 16, 6: 40 + 8 + 16 + 16}
 """Outer IP, UDP, PSP header, ICV."""
 
 _NAME_LIMIT: Final = 200
+_SOCKET_PATH_OCTETS: Final = 100
+"""A little below the 107 of sockaddr_un."""
 PLACES: Final = ("fabric", "oob", "control")
 """Targets that are a network namespace and nothing more."""
 
@@ -185,7 +188,7 @@ class LabPaths:
 def uid_base(state: str, prefix: str, slot: int) -> int:
     """First host uid of the `slot`-th inhabitant; labs of other names get other ranges."""
     lab = zlib.crc32(f"{state}\0{prefix}".encode()) % _LABS
-    return _FIRST_UID + (lab * _LAB_SLOTS + slot) * UID_RANGE
+    return FIRST_UID + (lab * _LAB_SLOTS + slot) * UID_RANGE
 
 
 def oob_address(index: int) -> str:
@@ -219,6 +222,18 @@ def check_names(names: tuple[str, ...]) -> None:
         if len(name) > _NAME_LIMIT or "/" in name:
             raise UsageError(f"name {name!r} cannot name a namespace", remedy="shorten it")
         seen.add(name)
+
+
+def check_socket_paths(plan: LabPlan) -> None:
+    """Refuse a state directory that lies so deep that sockets in it cannot be named (UsageError)."""
+    paths = plan.paths
+    sockets = [paths.admin_socket, *(paths.device(device.name) / "run" / "binding.sock" for device in plan.devices)]
+    longest = max((str(path) for path in sockets), key=lambda path: len(path.encode()))
+    if len(longest.encode()) > _SOCKET_PATH_OCTETS:
+        raise UsageError(
+            f"{longest} is too long for a socket: {len(longest.encode())} octets, at most {_SOCKET_PATH_OCTETS}",
+            remedy="choose a shorter --state, such as one in /run",
+        )
 
 
 def port_name(index: int, device: str) -> str:
