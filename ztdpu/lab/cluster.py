@@ -32,6 +32,7 @@ from ztdpu.lab.layout import (
     TRUST_DOMAIN,
     LabPaths,
     LabPlan,
+    check_socket_paths,
     family,
 )
 from ztdpu.lab.links import plug_in_control, plug_in_devices
