@@ -13,6 +13,8 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from ztdpu.keys.lease import LEASE_S_MAX
+
 NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 TRUST_DOMAIN_PATTERN: Final = r"^[a-z0-9]([a-z0-9._-]{0,253}[a-z0-9])?$"
 
@@ -84,7 +86,7 @@ class AgentSpec(_Strict):
     root_of_trust: RootOfTrustSection
     virtual_functions: VirtualFunctionsSection
     join_token_file: Path | None = None
-    max_lease_s: int = Field(default=3600, ge=1, le=3600)
+    max_lease_s: int = Field(default=LEASE_S_MAX, ge=1, le=LEASE_S_MAX)
     """The device's own bound on any lease, whatever control grants."""
 
 

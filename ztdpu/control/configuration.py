@@ -12,6 +12,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from ztdpu.keys.lease import LEASE_S_MAX, LEASE_S_MIN
+
 TRUST_DOMAIN_PATTERN = r"^[a-z0-9]([a-z0-9._-]{0,253}[a-z0-9])?$"
 
 
@@ -48,7 +50,7 @@ class Attestation(Section):
     """How often devices attest and how long what they get lasts."""
 
     interval_s: float = Field(default=10, ge=0.2, le=1800, alias="intervalS")
-    lease_s: float = Field(default=60, ge=2, le=3600, alias="leaseS")
+    lease_s: float = Field(default=60, ge=LEASE_S_MIN, le=LEASE_S_MAX, alias="leaseS")
     svid_s: int = Field(default=600, ge=5, le=3600, alias="svidS")
     """Life of a device's X.509-SVID."""
 

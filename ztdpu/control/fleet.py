@@ -6,7 +6,6 @@ it; nothing here awaits, so what it says is never half changed. Verifies nothing
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -33,12 +32,11 @@ from ztdpu.control.record import DeviceRecord, StoredBinding
 from ztdpu.control.source import Desired
 from ztdpu.control.store.store import Store, Transaction
 from ztdpu.errors import NotFoundError, PermissionDeniedError
-from ztdpu.keys.epoch import EpochKey, seal_epoch_keys
+from ztdpu.keys.epoch import EpochKey, epoch_context, seal_epoch_keys
+from ztdpu.keys.wrapping import EPOCH_KEY_OCTETS
 from ztdpu.model.device import DeviceState
 from ztdpu.model.tenant import Network
 
-EPOCH_KEYS_LABEL: Final = b"ztdpu/v1/epoch-keys\0"
-EPOCH_KEY_OCTETS: Final = 32
 EAR_TTL_S: Final = 600
 EAR_TOLD_AGAIN_MS: Final = EAR_TTL_S * 1000 // 2
 
@@ -212,8 +210,7 @@ class Fleet:
         keys: tuple[EpochKey, ...] = self.epochs.keys_of(self.desired.tenants_on(device))
         if not keys:
             return b""
-        context = EPOCH_KEYS_LABEL + hashlib.sha256(device.encode() + b"\0" + kem_public_key).digest()
-        return seal_epoch_keys(keys, kem_public_key=kem_public_key, context=context)
+        return seal_epoch_keys(keys, kem_public_key=kem_public_key, context=epoch_context(device, kem_public_key))
 
     def sealed_epoch_keys(self, device: str) -> bytes:
         """The same for a device that holds a lease now, to the key that it asked with last; else empty."""

@@ -24,15 +24,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ztdpu.control.record import DeviceRecord
-from ztdpu.errors import ConflictError, LeaseError, StateError
+from ztdpu.errors import ConflictError, StateError
+from ztdpu.keys.lease import check_revocations_applied, control_deadline_ns, remaining_ms
 from ztdpu.model.attestation import Tier
 from ztdpu.model.device import DeviceState
 
 LEASED_STATES: Final = frozenset({DeviceState.AFFIRMING, DeviceState.WARNING})
 CONNECTED_STATES: Final = LEASED_STATES | {DeviceState.CONTRAINDICATED, DeviceState.QUARANTINED}
 """States in which the Connect stream is open; the latter two for management only."""
-REVOCATION_GRACE_MS: Final = 2000
-"""A revocation older than this must have been applied by whoever wants a lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,7 @@ def lease_ms(record: DeviceRecord, now: Instant) -> int:
     """Milliseconds until control's deadline; 0 without a lease."""
     if record.state not in LEASED_STATES or record.lease_boot_id != now.boot_id:
         return 0
-    return max(0, (record.lease_deadline_ns - now.boottime_ns) // 1_000_000)
+    return remaining_ms(record.lease_deadline_ns, now.boottime_ns)
 
 
 def is_leased(record: DeviceRecord, now: Instant) -> bool:
@@ -145,11 +144,8 @@ def require_revocations_applied(
         LeaseError: one of them is not applied.
 
     """
-    if is_starting:
-        return
-    due = [generation for generation, at in revocations.items() if now.unix_ms - at > REVOCATION_GRACE_MS]
-    if due and max(due) > applied_generation:
-        raise LeaseError("revocations are not applied yet", remedy="the agent must be connected to the main port")
+    if not is_starting:
+        check_revocations_applied(applied_generation, ((one, now.unix_ms - at) for one, at in revocations.items()))
 
 
 def appraised_state(record: DeviceRecord, tier: Tier, *, tiers_allowed: frozenset[Tier]) -> DeviceState:
@@ -170,6 +166,6 @@ def grant(record: DeviceRecord, state: DeviceState, reason: str, now: Instant, *
         changed,
         reason=reason,
         lease_boot_id=now.boot_id,
-        lease_deadline_ns=now.boottime_ns + duration_ms * 1_000_000,
+        lease_deadline_ns=control_deadline_ns(now.boottime_ns, duration_ms),
         allow_rollback=False,
     )

@@ -17,12 +17,10 @@ from ztdpu.keys.events import Activate, Allocate, Resend
 from ztdpu.keys.messages import Installed, Offer, Party, Request
 from ztdpu.keys.station import Station, envelope_sha256
 from ztdpu.keys.wrapping import seal_grants
-from ztdpu.model.sa import SaGrant, SaWant
+from ztdpu.model.sa import OFFER_TTL_S, SaGrant, SaWant
 
 OUTSTANDING_LIFE_S: Final = 10.0
 """How long an unconfirmed request counts against its sender, who waits no longer for the offer."""
-OFFER_LIFE_S: Final = 30.0
-"""How long a confirmation is taken and an identical request gets the stored answer."""
 OUTSTANDING_MAX: Final = 2
 REQUEST_INTERVAL_S: Final = 1.0
 ANSWERS_MAX: Final = 256
@@ -139,8 +137,8 @@ class Answering:
     def expire(self, now_s: float) -> None:
         """Drop what is past its deadline."""
         self._answering = {key: one for key, one in self._answering.items() if now_s < one.at_s + OUTSTANDING_LIFE_S}
-        self._offered = {key: one for key, one in self._offered.items() if now_s < one.at_s + OFFER_LIFE_S}
-        self._answers = {key: one for key, one in self._answers.items() if now_s < one.at_s + OFFER_LIFE_S}
+        self._offered = {key: one for key, one in self._offered.items() if now_s < one.at_s + OFFER_TTL_S}
+        self._answers = {key: one for key, one in self._answers.items() if now_s < one.at_s + OFFER_TTL_S}
 
     def forget(self, concerns: Callable[[str], bool]) -> None:
         """Drop everything with the devices that `concerns` names."""

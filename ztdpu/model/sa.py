@@ -4,6 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import Final
+
+SOFT_LIMIT_PACKETS: Final = 1 << 31
+SOFT_LIMIT_OCTETS: Final = 1 << 38
+SOFT_LIMIT_S: Final = 3600
+"""Past any of these a sender asks for a successor and goes on meanwhile (protocols.md 5.1)."""
+HARD_LIMIT_PACKETS: Final = 1 << 40
+HARD_LIMIT_OCTETS: Final = 1 << 40
+"""Past either of these nothing is sealed any more."""
+OFFER_TTL_S: Final = 30.0
+"""How long an offer that nobody confirmed or used opens packets, and its confirmation is taken."""
+DRAIN_S: Final = 5.0
+"""How long an SA opens packets after its successor came into use."""
+RETIRE_LEAST_S: Final = 60.0
+"""An old master key lives at least this long while somebody still uses it, or the rest of the lease."""
 
 
 class SaUse(IntEnum):

@@ -11,24 +11,28 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
 
 from ztdpu.errors import PspError, SaExhaustedError
-from ztdpu.model.sa import PspVersion, SaEnd, SaGrant, SaUse
+from ztdpu.model.sa import (
+    RETIRE_LEAST_S,
+    SOFT_LIMIT_OCTETS,
+    SOFT_LIMIT_S,
+    PspVersion,
+    SaEnd,
+    SaGrant,
+    SaUse,
+)
 from ztdpu.model.verdict import Reason
 from ztdpu.packet.firewall import Firewall
 from ztdpu.packet.forwarding import build_forwarding
 from ztdpu.packet.gate import Gate
 from ztdpu.packet.inbound import Inbound
 from ztdpu.packet.outbound import Outbound
-from ztdpu.packet.sa_table import SOFT_LIMIT_OCTETS, SOFT_LIMIT_S, Deletion, Line
+from ztdpu.packet.sa_table import Deletion, Line
 from ztdpu.packet.sink import Sink
 from ztdpu.packet.station import Station
 from ztdpu.packet.tables import DeviceTables
 from ztdpu.psp import PspDevice, SaKey
-
-RETIRE_LEAST_S: Final = 60.0
-"""An old master key lives at least this long while somebody still uses it, or the rest of the lease."""
 
 
 class Pipeline:

@@ -20,19 +20,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from ztdpu.model.sa import SaEnd, SaUse
+from ztdpu.model.sa import (
+    DRAIN_S,
+    HARD_LIMIT_OCTETS,
+    HARD_LIMIT_PACKETS,
+    OFFER_TTL_S,
+    SOFT_LIMIT_OCTETS,
+    SOFT_LIMIT_PACKETS,
+    SOFT_LIMIT_S,
+    SaEnd,
+    SaUse,
+)
 from ztdpu.psp import SaKey
 from ztdpu.psp.replay import ReplayWindow
-
-OFFER_TTL_S: Final = 30.0
-DRAIN_S: Final = 5.0
-SOFT_LIMIT_PACKETS: Final = 1 << 31
-SOFT_LIMIT_OCTETS: Final = 1 << 38
-SOFT_LIMIT_S: Final = 3600
-HARD_LIMIT_OCTETS: Final = 1 << 40
-HARD_LIMIT_PACKETS: Final = 1 << 40
 
 
 class SaState(StrEnum):

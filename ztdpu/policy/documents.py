@@ -13,6 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
+from ztdpu.keys.lease import LEASE_S_MAX, LEASE_S_MIN
+
 API_VERSION = "ztdpu.dev/v1"
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -141,7 +143,7 @@ class TenantSpec(Part):
     suite: Literal["AES-GCM-128", "AES-GCM-256"] = "AES-GCM-256"
     flow_quota: Annotated[int, Field(ge=16, le=1_000_000)] = 65_536
     """Most live flows on one device."""
-    lease_s: Annotated[int, Field(ge=2, le=3600)] | None = None
+    lease_s: Annotated[int, Field(ge=LEASE_S_MIN, le=LEASE_S_MAX)] | None = None
     """The tenant's own bound on revocation while cut off; control's default when absent."""
     appraisal_policy: Name | None = None
 
