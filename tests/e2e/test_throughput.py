@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from ztdpu.lab import processes
+
 pytestmark = [
     pytest.mark.netns,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
@@ -41,3 +43,6 @@ def test_sealed_tcp_reaches_its_share_of_plaintext(lab):
                 break
     print(f"sealed / plaintext: {ratios}")
     assert max(ratios) >= LEAST_RATIO, ratios
+    for device in lab.status()["devices"]:
+        assert processes.resident_octets(device["worker_pid"]) < 80 * 2**20
+        assert processes.resident_octets(device["agent_pid"]) < 150 * 2**20
