@@ -188,6 +188,38 @@ async def test_key_of_another_device_is_refused(make_agent) -> None:
     assert (await second.attest()).state == "affirming"
 
 
+async def test_alias_of_a_revoked_binding_never_returns(make_agent, process) -> None:
+    """Whatever the boot counter says: what an Alias signed was revoked, so new keys beside it do not help."""
+    agent = await make_agent()
+    await agent.attest()
+    with process.fleet.transaction() as transaction:
+        transaction.retire_bindings("dpu-0", denied=True)
+    process.fleet.set_binding("dpu-0", None)
+    agent.keys, agent.binding = generate_own_keys(), b""
+    refused = await agent.attest()
+    assert "Alias never seen before" in refused.reason
+    assert not refused.HasField("lease")
+    assert not refused.svid
+    agent.reboot()
+    assert (await agent.attest()).HasField("lease")
+
+
+async def test_denied_keys_never_return_with_a_newer_boot(make_agent, process) -> None:
+    agent = await make_agent()
+    await agent.attest()
+    with process.fleet.transaction() as transaction:
+        transaction.retire_bindings("dpu-0", denied=True)
+    process.fleet.set_binding("dpu-0", None)
+    keys = agent.keys
+    agent.reboot()
+    fresh, agent.keys = agent.keys, keys
+    refused = await agent.attest()
+    assert "keys never seen before" in refused.reason
+    assert not refused.HasField("lease")
+    agent.keys, agent.binding = fresh, b""
+    assert (await agent.attest()).HasField("lease")
+
+
 async def test_older_boot_never_returns(make_agent) -> None:
     agent = await make_agent(boot_counter=5)
     await agent.attest()

@@ -125,7 +125,7 @@ def check_binding(
         stored: the device's newest binding; None at its first.
         pinned_device_id_sha256: DeviceID that the device's name is bound to; None while it enrols.
         denied_keys: SHA-256 of SPKIs (TLS, offer, Alias, DeviceID) that were revoked.
-        keys_of_others: SHA-256 of every TLS and offer SPKI that was ever bound to another device.
+        keys_of_others: SHA-256 of every TLS, offer and Alias SPKI that was ever bound to another device.
         keys_seen: the same of this device; matters after a restore only.
 
     Raises:

@@ -104,10 +104,10 @@ def test_exactly_one_live_binding(store: SqlStore) -> None:
         assert [(one.live, one.denied) for one in transaction.list_bindings("dpu-0")] == [(False, True)] * 2
 
 
-def test_key_owners_in_either_use(store: SqlStore) -> None:
+def test_key_owners_in_every_use(store: SqlStore) -> None:
     with store.transaction() as transaction:
         transaction.put_binding(binding(1))
-        for key in (binding(1).tls_spki_sha256, binding(1).offer_spki_sha256):
+        for key in (binding(1).tls_spki_sha256, binding(1).offer_spki_sha256, binding(1).alias_spki_sha256):
             assert [one.device for one in transaction.find_key_owners({key})] == ["dpu-0"]
         assert not transaction.find_key_owners({b"?" * 32})
 

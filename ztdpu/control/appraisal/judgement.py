@@ -208,9 +208,10 @@ def public_key(spki: bytes) -> ec.EllipticCurvePublicKey:
 
 
 def bound_keys(key_binding: bytes, appraisal: Appraisal) -> frozenset[bytes]:
-    """SHA-256 of both keys that an envelope names, once the Alias's signature verified. Raises BindingError."""
+    """SHA-256 of the keys of a binding: both that the envelope names, and the Alias behind it. Raises BindingError."""
     binding = open_envelope(key_binding, appraisal.alias_public_key)
-    return frozenset({binding.tls_spki_sha256, hashlib.sha256(binding.offer_spki).digest()})
+    offer = hashlib.sha256(binding.offer_spki).digest()
+    return frozenset({binding.tls_spki_sha256, offer, appraisal.alias_spki_sha256})
 
 
 def _newest_record(earlier: Sequence[StoredBinding], record: DeviceRecord, ueid: bytes) -> BindingRecord | None:
@@ -231,4 +232,7 @@ def _newest_record(earlier: Sequence[StoredBinding], record: DeviceRecord, ueid:
 
 
 def _keys_of(bindings: Iterable[StoredBinding]) -> frozenset[bytes]:
-    return frozenset(key for one in bindings for key in (one.tls_spki_sha256, one.offer_spki_sha256))
+    """SHA-256 of TLS, offer and Alias keys: none of a revoked device comes back, none serves two devices."""
+    return frozenset(
+        key for one in bindings for key in (one.tls_spki_sha256, one.offer_spki_sha256, one.alias_spki_sha256)
+    )

@@ -124,7 +124,10 @@ class AttestationSession:
         keys = judgement.bound_keys(given.key_binding, self._appraisal)
         with fleet.transaction() as transaction:
             earlier, owners = transaction.list_bindings(record.name), transaction.find_key_owners(keys)
-        if any(owner.denied and owner.device == record.name for owner in owners):
+        denied = [owner for owner in owners if owner.denied and owner.device == record.name]
+        if any(owner.alias_spki_sha256 == self._appraisal.alias_spki_sha256 for owner in denied):
+            return self._wait_for("an Alias never seen before: restart its root of trust")
+        if denied:
             return self._wait_for("keys never seen before: restart its agent")
         binding = judgement.judge_binding(
             given,

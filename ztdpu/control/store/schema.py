@@ -54,7 +54,7 @@ bindings = Table(
     Column("device", String(63), nullable=False, index=True),
     Column("envelope", LargeBinary, nullable=False),
     Column("chain", LargeBinary, nullable=False),
-    Column("alias_spki_sha256", LargeBinary(32), nullable=False),
+    Column("alias_spki_sha256", LargeBinary(32), nullable=False, index=True),
     Column("boot_counter", BigInteger, nullable=False),
     Column("boot_nonce", LargeBinary(16), nullable=False),
     Column("sequence", BigInteger, nullable=False),

@@ -79,9 +79,9 @@ class SqlTransaction:
         return [_binding(row) for row in rows]
 
     def find_key_owners(self, keys: Collection[bytes]) -> Sequence[StoredBinding]:
-        """Bindings that name one of these keys."""
+        """Bindings that name one of these keys, or are signed by one."""
         table = schema.bindings
-        same = or_(table.c.tls_spki_sha256.in_(keys), table.c.offer_spki_sha256.in_(keys))
+        same = or_(*(table.c[use].in_(keys) for use in ("tls_spki_sha256", "offer_spki_sha256", "alias_spki_sha256")))
         return [_binding(row) for row in self._sql.execute(select(table).where(same)).mappings()]
 
     def put_binding(self, binding: StoredBinding) -> None:
