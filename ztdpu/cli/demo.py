@@ -122,7 +122,7 @@ def _table(title: str, rows: list[dict[str, Any]]) -> RenderableType:
 
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for key in rows[0]:
-        table.add_column(key.replace("_", " "))
+        table.add_column(key.replace("_", " "), overflow="fold")
     for row in rows:
         table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()))
     return table

@@ -238,7 +238,7 @@ class Demo:
         """Datagrams flow from and to the device; both receivers' captures say when the last one was accepted."""
         ends = ("blue-0", "blue-1")
         port = str(_STREAM_PORT)
-        sinks = [crew.start_python(end, "ztdpu.lab.traffic", "sink", "--port", port) for end in ends]
+        sinks = [crew.start_python(end, "ztdpu.lab.traffic", "sink", "--port", port, "--deaf") for end in ends]
         captures = crew.start_captures(
             [(end, "ztdpu0", ["--direction", "in", "--udp", port, "--stamps"]) for end in ends]
         )
