@@ -219,6 +219,10 @@ class ExchangeError(RefusedError):
     code = "exchange"
 
 
+class ExchangeBusyError(ExchangeError):
+    """A repeated request came while its answer is being made: nothing is wrong."""
+
+
 class LeaseError(RefusedError):
     """There is no lease, or it ended."""
 

@@ -663,6 +663,29 @@ async def test_roster_never_goes_back_even_after_a_restart(lab):
     await lab.until(lambda: lab.status("dpu-0").waiting_for == "roster")
 
 
+async def test_older_boot_of_a_peer_is_refused_even_after_a_restart(lab):
+    await both_ready(lab)
+    older, floors = lab.control.peer("dpu-1"), lab.daemons["dpu-0"]._conversation._book.floors
+    device_id = lab.control.roster.find_device("dpu-1").device_id_sha256.hex()
+    first = floors[device_id].boot_counter
+    lab.control.known["dpu-1"].binding = b""  # the boot that it stands for is about to be over
+    lab.daemons["dpu-1"]._supervisor.reboot_root()
+    await lab.until(lambda: floors[device_id].boot_counter > first)
+    newest = floors[device_id].boot_counter
+    await lab.until(lambda: lab.ready("dpu-0", "dpu-1"))
+    await lab.end("dpu-0")
+    show, turned_back = lab.control.peer, [True]
+    lab.control.peer = lambda name: older if name == "dpu-1" and turned_back else show(name)
+    daemon = lab.run("dpu-0")
+    await lab.until(lambda: "dpu-1" in daemon._conversation._book._refused)
+    assert "older than one that was accepted" in daemon._conversation._book._refused["dpu-1"]
+    assert daemon._exchange.devices == ()
+    turned_back.clear()
+    lab.control.push_peers()
+    await lab.until(lambda: daemon._exchange.devices == ("dpu-1",))
+    assert daemon._conversation._book.floors[device_id].boot_counter == newest
+
+
 async def test_device_that_the_roster_does_not_list_is_no_peer(lab):
     roster = lab.control.roster
     lab.control.roster = replace(

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from ztdpu.errors import ExchangeError
+from ztdpu.errors import ExchangeBusyError, ExchangeError
 from ztdpu.keys import messages
 from ztdpu.keys.envelope import sign_envelope
 from ztdpu.keys.exchange import Activate, Allocate, Exchange, Hint, Install, Resend
@@ -121,6 +121,8 @@ def test_identical_request_while_it_is_being_answered_allocates_nothing(pair, ki
     request = pair.request()
     allocate = pair.at_b(request)
     kit.refused(pair.b, "dpu-0", request, pair.now_s, "the same request is being answered")
+    with pytest.raises(ExchangeBusyError):  # told apart, since nothing is wrong
+        pair.b.exchange.receive("dpu-0", request, now_s=pair.now_s)
     assert pair.confirm(pair.b.exchange.offer(allocate.request_hash, pair.grants(), now_s=pair.now_s)).spis
 
 

@@ -69,7 +69,7 @@ class Conversation:
         self._send = send
         self._on_change = on_change
         self._floors = load_floors(spec.state_dir)
-        self._book = PeerBook(spec, manufacturer_roots=files.manufacturer_roots)
+        self._book = PeerBook(spec, manufacturer_roots=files.manufacturer_roots, floors=self._floors.peers)
         self._roster: Roster | None = None
         self._peers: agent_pb2.Peers | None = None
         self._peers_received = datetime.now(UTC)
@@ -193,6 +193,7 @@ class Conversation:
         live = self._book.judge(
             standing, roster=self._roster, tables=self._delivery.tables, received=self._peers_received
         )
+        self._floors = raise_floors(self._spec.state_dir, self._floors, peers=self._book.floors)
         for device in self._exchange.set_peers(live):
             # Stale or restarted, nothing was found against it: its flows outlive the outage. A revocation says so.
             await self._remove_at_worker(device, cut_flows=False)

@@ -22,7 +22,7 @@ from ztdpu.agent.exchange_book import ExchangeBook, Outstanding, PeerState, read
 from ztdpu.agent.journal import log, warn
 from ztdpu.agent.mailbox_channel import MailboxChannel
 from ztdpu.agent.own_keys import generate_kem_key
-from ztdpu.errors import ExchangeError, StateError
+from ztdpu.errors import ExchangeBusyError, ExchangeError, StateError
 from ztdpu.keys.events import Activate, Allocate, Hint, Install, Resend
 from ztdpu.keys.exchange import Exchange
 from ztdpu.model.sa import PspVersion, SaGrant, SaUse, SaWant
@@ -153,6 +153,8 @@ class ExchangeShell(ExchangeBook):
                     self._worker().send(mailbox.ActivateSas(event.device, list(event.spis)))
                 case Hint():
                     self._hinted(event)
+        except ExchangeBusyError as error:
+            log("exchange-busy", level="debug", peer=device, cause=error.message)
         except ExchangeError as error:
             warn("exchange-refused", peer=device, cause=error.message)
         except (StateError, ValueError) as error:

@@ -1,12 +1,12 @@
 """Who counts as a peer: what control lists, what the roster and the peer's own proofs allow, what tables need.
 
-Keeps, for as long as the daemon lives, the newest boot and binding seen of every device, so that nothing goes
-back. Called by `agent.conversation`; the checks themselves are `trust.peer.verify_peer`. No I/O.
+Keeps the newest boot and binding seen of every device, so that nothing goes back. Called by `agent.conversation`,
+which writes them down (`agent.floors`) before a peer counts; the checks are `trust.peer.verify_peer`. No I/O.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from cryptography import x509
@@ -29,12 +29,20 @@ INSTANCE_OCTETS = 16
 class PeerBook:
     """One per daemon."""
 
-    def __init__(self, spec: AgentSpec, *, manufacturer_roots: Sequence[x509.Certificate]) -> None:
+    def __init__(
+        self,
+        spec: AgentSpec,
+        *,
+        manufacturer_roots: Sequence[x509.Certificate],
+        floors: Mapping[str, PeerFloor],
+    ) -> None:
+        """`floors` are those of the runs before."""
         self._spec = spec
         self._manufacturer_roots = manufacturer_roots
         self._ear_spki = b""
         self._ear_key: ec.EllipticCurvePublicKey | None = None
-        self._floors: dict[str, PeerFloor] = {}
+        self.floors: dict[str, PeerFloor] = dict(floors)
+        """The newest accepted of every DeviceID (SHA-256, hexadecimal): a name may get other hardware."""
         self._refused: dict[str, str] = {}
         """Device -> why, so that a refusal is logged once and not with every list."""
 
@@ -68,20 +76,23 @@ class PeerBook:
             if peer.device == self._spec.device or not networks:
                 continue
             try:
-                verified = self._verify(peer, roster, received)
+                device_id = roster.find_device(peer.device).device_id_sha256.hex()
+                verified = self._verify(peer, roster, received, self.floors.get(device_id))
                 if len(peer.worker_instance) != INSTANCE_OCTETS:
                     continue  # its worker is not up: it comes with the next list
             except RefusedError as error:
                 self._note_refusal(peer.device, f"{error.code}: {error.message}")
                 continue
             self._refused.pop(peer.device, None)
-            self._floors[peer.device] = verified.floor
+            self.floors[device_id] = verified.floor
             hosted = {network.network_id for network in verified.networks}
             party = Party(verified.ueid, verified.binding_sha256, peer.worker_instance)
             live[peer.device] = Peer(peer.device, party, verified.offer_public_key, networks & hosted)
         return live
 
-    def _verify(self, peer: agent_pb2.Peer, roster: Roster, received: datetime) -> VerifiedPeer:
+    def _verify(
+        self, peer: agent_pb2.Peer, roster: Roster, received: datetime, floor: PeerFloor | None
+    ) -> VerifiedPeer:
         if self._ear_key is None:
             raise EarError("control has not named its key for attestation results yet")
         statement = PeerStatement(
@@ -98,7 +109,7 @@ class PeerBook:
             manufacturer_roots=self._manufacturer_roots,
             ear_key=self._ear_key,
             now=received,
-            floor=self._floors.get(peer.device),
+            floor=floor,
         )
 
     def _note_refusal(self, device: str, why: str) -> None:

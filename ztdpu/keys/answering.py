@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ztdpu.errors import ExchangeError
+from ztdpu.errors import ExchangeBusyError, ExchangeError
 from ztdpu.keys import messages
 from ztdpu.keys.events import Activate, Allocate, Resend
 from ztdpu.keys.messages import Installed, Offer, Party, Request
@@ -69,7 +69,7 @@ class Answering:
         if answer is not None:
             return Resend(device=device, envelope=answer.envelope)
         if request_hash in self._answering:
-            raise ExchangeError("the same request is being answered")
+            raise ExchangeBusyError("the same request is being answered")
         directory.check_seq(head, messages.REQUEST)
         peer = directory.find(device)
         for want in request.wants:
