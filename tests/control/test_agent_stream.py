@@ -311,6 +311,32 @@ async def test_grant_that_began_before_a_revocation_grants_nothing(make_agent, a
     assert (await admin.get_device("dpu-0")).state is DeviceState.REVOKED
 
 
+@pytest.mark.parametrize("change", ["revoke_device", "quarantine_device"])
+async def test_agent_that_was_away_hears_who_is_shut_out(change, pair, admin, open_stream) -> None:
+    agent, _, stream, _ = pair
+    await stream.close()
+    await getattr(admin, change)("dpu-1", reason="test")
+    agent.token, agent.binding = "", b""
+    await agent.attest()
+    back = await open_stream(agent)
+    told = (await back.receive("revocation")).revocation
+    assert (told.device, told.generation) == ("dpu-1", 0)
+    assert not told.sealed_epoch_keys
+    assert not (await back.receive("peers")).peers.peers
+
+
+async def test_agent_that_was_away_hears_nothing_of_a_stale_device(pair, process, open_stream) -> None:
+    agent, _, stream, _ = pair
+    await stream.close()
+    process.fleet.end_lease("dpu-1", "no fresh evidence")
+    agent.token, agent.binding = "", b""
+    await agent.attest()
+    back = await open_stream(agent)
+    first = await back.receive()
+    assert first.WhichOneof("message") != "revocation"
+    assert not (await back.receive("peers")).peers.peers
+
+
 async def test_agent_that_missed_a_revocation_gets_no_lease(pair, admin, process) -> None:
     agent = pair[0]
     change = await admin.revoke_device("dpu-1", reason="test")

@@ -271,6 +271,10 @@ class Fleet:
     def push_first(self, device: str) -> None:
         """Everything that an agent needs after its hello."""
         desired = self.desired
+        for peer in desired.peers_of(device):
+            # It may have missed the push; generation 0, since what it has not heard of is in the list of peers.
+            if self.record(peer).state in leases.SHUT_OUT_STATES:
+                self.hub.deliver(device, self._revocation(peer, generation=0, cause=str(self.record(peer).state)))
         self.hub.deliver(device, RosterPush(roster=desired.roster_octets, signature=desired.roster_signature))
         self._told_peers.pop(device, None)
         self.push_peers(device)
@@ -307,25 +311,25 @@ class Fleet:
 
     def push_revocation(self, device: str, *, generation: int, cause: str) -> tuple[str, ...]:
         """Tell every connected agent; returns the leased ones that shared a network, whose answers count."""
-        record = self.record(device)
         sharing = set(self.desired.peers_of(device))
-        ueid = b"\x01" + record.device_id_sha256 if record.device_id_sha256 else b""
         counted = tuple(n for n in sorted(sharing) if self.hub.get(n) is not None and self.is_leased(n))
         self.hub.expect_applied(generation, counted)
         for name in self.names():
             if name == device or self.hub.get(name) is None:
                 continue
-            self.hub.deliver(
-                name,
-                RevocationPush(
-                    generation=generation,
-                    device=device,
-                    ueid=ueid,
-                    cause=cause,
-                    sealed_epoch_keys=self.sealed_epoch_keys(name) if name in sharing else b"",
-                ),
-            )
+            sealed = self.sealed_epoch_keys(name) if name in sharing else b""
+            self.hub.deliver(name, self._revocation(device, generation=generation, cause=cause, sealed=sealed))
         return counted
+
+    def _revocation(self, device: str, *, generation: int, cause: str, sealed: bytes = b"") -> RevocationPush:
+        pinned = self.record(device).device_id_sha256
+        return RevocationPush(
+            generation=generation,
+            device=device,
+            ueid=b"\x01" + pinned if pinned else b"",
+            cause=cause,
+            sealed_epoch_keys=sealed,
+        )
 
     def require_connected(self, connection: Connection) -> None:
         """Ask, for each message on a stream, that this is still the device, with this key, in a state that may talk.

@@ -32,6 +32,8 @@ from ztdpu.model.device import DeviceState
 LEASED_STATES: Final = frozenset({DeviceState.AFFIRMING, DeviceState.WARNING})
 CONNECTED_STATES: Final = LEASED_STATES | {DeviceState.CONTRAINDICATED, DeviceState.QUARANTINED}
 """States in which the Connect stream is open; the latter two for management only."""
+SHUT_OUT_STATES: Final = frozenset({DeviceState.REVOKED, DeviceState.QUARANTINED, DeviceState.CONTRAINDICATED})
+"""Something speaks against the device: its conversations are over. When nothing speaks for it, they only wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

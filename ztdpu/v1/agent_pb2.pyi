@@ -374,6 +374,8 @@ Global___Config: _TypeAlias = Config  # noqa: Y015
 
 @_typing.final
 class Revocation(_message.Message):
+    """The device was shut out: keys and conversations with it are over. One that only left Peers is stale, and may be back."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     GENERATION_FIELD_NUMBER: _builtins.int
@@ -382,6 +384,7 @@ class Revocation(_message.Message):
     CAUSE_FIELD_NUMBER: _builtins.int
     SEALED_EPOCH_KEYS_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
+    """0: it was before this stream began."""
     device: _builtins.str
     ueid: _builtins.bytes
     cause: _builtins.str
