@@ -233,6 +233,27 @@ def test_connections_beyond_the_limit_are_closed_and_room_comes_back(running, do
         assert time.monotonic() < deadline
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_silent_strangers_at_the_spdm_door_keep_no_agent_out(running):
+    running.folder.chmod(0o711)
+    (running.folder / "spdm.sock").chmod(0o666)
+    directory = os.open(running.folder, os.O_PATH)
+    with contextlib.ExitStack() as stack:
+        os.seteuid(os.geteuid() + 4711)
+        try:
+            for _ in range(CONNECTIONS_LIMIT + 1):
+                stranger = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                stranger.connect(f"/proc/self/fd/{directory}/spdm.sock")
+                stranger.settimeout(DEADLINE_S)
+        finally:
+            os.seteuid(0)
+            os.close(directory)
+        assert stranger.recv(DOOR_LIMIT_OCTETS) == b"", "their own limit holds"
+        agent = stack.enter_context(running.connect("spdm.sock"))
+        agent.send(b"\x12\xe0\0\0")
+        assert agent.recv(DOOR_LIMIT_OCTETS)
+
+
 def test_a_peer_that_takes_no_answers_does_not_stop_the_others(running):
     with running.connect("spdm.sock") as peer:
         peer.setblocking(False)

@@ -25,6 +25,7 @@ import selectors
 import socket
 import struct
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -42,13 +43,16 @@ from ztdpu.trust.root import (
 )
 
 CONNECTIONS_LIMIT: Final = 16
-"""At each door; a further one is closed at once."""
+"""At each door for the agent's user, and as many for all others together; a further one is closed at once. So who
+opens the SPDM door, which anybody may, and says nothing keeps no agent from attesting."""
 _BACKLOG: Final = 64
 _BOOT_NONCE_OCTETS: Final = 16
 _SECRETS_LIMIT_OCTETS: Final = 1 << 20
 _CREDENTIALS: Final = struct.Struct("iII")
 
 Answer = Callable[[bytes], bytes]
+Queue = tuple[socket.socket, bool]
+"""A door, and whether the peer is of the agent's user."""
 
 
 def read_secrets(path: Path) -> DeviceSecrets:
@@ -144,7 +148,7 @@ class Doors:
         self._root = root
         self._agent_uid = agent_uid
         self._selector = selectors.DefaultSelector()
-        self._connections: dict[socket.socket, int] = {spdm: 0, binding: 0}
+        self._connections: Counter[Queue] = Counter()
         self._running = True
         self._watch(spdm, lambda: self._accept(spdm, self._open_spdm))
         self._watch(binding, lambda: self._accept(binding, self._open_binding))
@@ -171,19 +175,19 @@ class Doors:
         except OSError:
             return  # the peer went away between the wake-up and here
         peer.setblocking(False)
-        answer = admit(peer) if self._connections[door] < CONNECTIONS_LIMIT else None
+        queue = door, _read_uid(peer) == self._agent_uid
+        answer = admit(peer) if self._connections[queue] < CONNECTIONS_LIMIT else None
         if answer is None:
             peer.close()
             return
-        self._connections[door] += 1
-        self._watch(peer, lambda: self._serve(door, peer, answer))
+        self._connections[queue] += 1
+        self._watch(peer, lambda: self._serve(queue, peer, answer))
 
     def _open_spdm(self, _peer: socket.socket) -> Answer:
         return self._root.open_session().answer
 
     def _open_binding(self, peer: socket.socket) -> Answer | None:
-        credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        _, uid, _ = _CREDENTIALS.unpack(credentials)
+        uid = _read_uid(peer)
         if uid != self._agent_uid:
             print(f"binding door: uid {uid} is not the agent's, refused", file=sys.stderr, flush=True)
             return None
@@ -195,7 +199,7 @@ class Doors:
         except BindingError as error:
             return encode_bind_refusal(error.message)
 
-    def _serve(self, door: socket.socket, peer: socket.socket, answer: Answer) -> None:
+    def _serve(self, queue: Queue, peer: socket.socket, answer: Answer) -> None:
         try:
             message = peer.recv(DOOR_LIMIT_OCTETS + 1)
             if 0 < len(message) <= DOOR_LIMIT_OCTETS:
@@ -205,7 +209,13 @@ class Doors:
             pass  # gone, or does not take its answers: closed below
         self._selector.unregister(peer)
         peer.close()
-        self._connections[door] -= 1
+        self._connections[queue] -= 1
+
+
+def _read_uid(peer: socket.socket) -> int:
+    """User behind a connection, as the kernel saw it when it was made."""
+    _, uid, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(uid)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
