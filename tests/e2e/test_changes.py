@@ -43,7 +43,7 @@ def test_an_edited_policy_takes_a_running_conversation_away_and_gives_it_back(la
         time.sleep(1)
         lab.ztdpu("policy", "sync")
         wait_for(lambda: lab.ping("blue-0", "blue-1", count=1) == 0, seconds=5)
-        answered = running.finish(timeout_s=30)
+        answered = running.finish(timeout_s=30)["value"]
     assert 5 <= answered < 55
     assert lab.ping("red-0", "red-1") == 3, "red is not concerned"
     file.write_text(before)
@@ -75,7 +75,7 @@ def test_rotation_loses_no_packet(lab):
         running = crew.start("blue-0", "sh", "-c", "ping -c 40 -i 0.05 -W 2 blue-1 | grep -c 'bytes from'")
         time.sleep(0.5)
         lab.ztdpu("key", "rotate", "--device", "dpu-1")
-        assert running.finish(timeout_s=30) == 40
+        assert running.finish(timeout_s=30)["value"] == 40
 
 
 def test_control_comes_back_and_so_does_everybody(lab):

@@ -53,7 +53,10 @@ class Hand:
         return self._parse(line)
 
     def finish(self, *, timeout_s: float = END_TIMEOUT_S) -> dict[str, Any]:
-        """Close its standard input, wait for the end, return its last line as JSON; MachineError when it failed."""
+        """Close its standard input, wait for the end, return its last line as JSON; MachineError when it failed.
+
+        A line that is no JSON object comes as `{"value": ...}`.
+        """
         output, errors = self._communicate(timeout_s)
         lines = output.strip().splitlines()
         if self._process.returncode != 0 or not lines:
