@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -24,9 +25,9 @@ from ztdpu.packet.tables import NetworkTable
 
 Use = tuple[bytes, int]
 """Network id and SA use."""
-SELF_ASKED_S = 0.5
+SELF_ASKED_S: Final = 0.5
 """A peer that is new, or gets to know of our new worker, asks by itself; only if it does not is it hinted."""
-_BOTH_WAYS = frozenset({SaEnd.LEASE_ENDED, SaEnd.CLOCK_DOUBT, SaEnd.NETWORK_GONE})
+_BOTH_WAYS: Final = frozenset({SaEnd.LEASE_ENDED, SaEnd.CLOCK_DOUBT, SaEnd.NETWORK_GONE})
 """Ends of a receive SA that took the send SAs of the peer along."""
 
 
