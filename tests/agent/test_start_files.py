@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,8 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from ztdpu.agent.configuration import AgentSpec
-from ztdpu.agent.start_files import make_state_dir, read_start_files
-from ztdpu.errors import ConfigurationError
+from ztdpu.agent.start_files import lock_state_dir, make_state_dir, read_start_files
+from ztdpu.errors import ConfigurationError, StateError
 from ztdpu.trust.svid import create_authority
 
 
@@ -90,3 +91,13 @@ def test_state_directory_too_long_for_sockets_is_refused(spec, tmp_path):
     long = spec.model_copy(update={"state_dir": tmp_path / ("x" * 100)})
     with pytest.raises(ConfigurationError):
         make_state_dir(long)
+
+
+def test_state_directory_belongs_to_one_agent(spec):
+    make_state_dir(spec)
+    held = lock_state_dir(spec)
+    with pytest.raises(StateError, match="another agent runs on") as caught:
+        lock_state_dir(spec)
+    assert caught.value.remedy
+    os.close(held)
+    os.close(lock_state_dir(spec))

@@ -21,6 +21,7 @@ from ztdpu.agent import mailbox, statement
 from ztdpu.agent.attester import Answer, Attester, DeniedError, Identity
 from ztdpu.agent.configuration import AgentSpec
 from ztdpu.agent.conversation import Conversation
+from ztdpu.agent.door import DoorClosedError
 from ztdpu.agent.exchange_book import SELF_ASKED_S
 from ztdpu.agent.exchange_shell import ExchangeShell
 from ztdpu.agent.journal import log, warn
@@ -40,6 +41,8 @@ from ztdpu.v1 import agent_pb2
 REPORT_INTERVAL_S: Final = 1.0
 REPORT_PAUSE_S: Final = 0.02
 """Several changes in a row make one report."""
+DOOR_FAILURES_LIMIT: Final = 3
+"""Attestations in a row that the root of trust itself may spoil."""
 
 
 class Daemon:
@@ -83,6 +86,7 @@ class Daemon:
             on_open=self._uplink_opened,
             on_denied=lambda: self._feed(words.UplinkDenied()),
         )
+        self._doors, self._door_failures = wanted.doors, 0
         self._instance = b""
         """Of the worker that runs; empty between two."""
         self._identity: Identity | None = None
@@ -185,10 +189,24 @@ class Daemon:
             event = await self._take_answer(answer)
         except DeniedError as error:
             event = words.Refused(state="denied", reason=error.message, interval_ms=0)
+        except DoorClosedError as error:
+            event = words.Failed(cause=error.message)
+            self._door_failed(error.message)
         except ZtdpuError as error:
             event = words.Failed(cause=error.message)
+        else:
+            self._door_failures = 0
         self._attempt = None
         self._feed(event)
+
+    def _door_failed(self, cause: str) -> None:
+        """A root of trust that cannot be reached any more, or keeps failing, is started anew."""
+        self._door_failures += 1
+        if self._door_failures < DOOR_FAILURES_LIMIT and self._doors.are_open:
+            return
+        warn("root-of-trust-unreachable", cause=cause)
+        self._door_failures = 0
+        self._supervisor.reboot_root()
 
     def _attempt_ended(self, attempt: asyncio.Task[None]) -> None:
         """A defect in an attempt is a failed attempt: it must not be the last one."""

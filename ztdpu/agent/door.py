@@ -20,6 +20,10 @@ DATAGRAM_LIMIT_OCTETS: Final = 128 * 1024
 DESCRIPTORS_LIMIT: Final = 4
 
 
+class DoorClosedError(UnreachableError):
+    """Nobody answers behind a socket on this machine."""
+
+
 class Visit:
     """One connection. Use as `async with Visit(path) as visit: await visit.ask(question)`."""
 
@@ -31,7 +35,7 @@ class Visit:
         self._connection.setblocking(False)
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises UnreachableError when nobody listens."""
+        """Connect. Raises DoorClosedError when nobody listens."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 await asyncio.get_running_loop().sock_connect(self._connection, str(self._path))
@@ -47,7 +51,7 @@ class Visit:
     async def ask(self, question: bytes) -> tuple[bytes, list[int]]:
         """Send `question`, return the answer and the descriptors that came with it (the caller closes them).
 
-        Raises UnreachableError when the other side hangs up or does not answer in time.
+        Raises DoorClosedError when the other side hangs up or does not answer in time.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -61,9 +65,9 @@ class Visit:
             raise self._unreachable(ConnectionResetError(errno.ECONNRESET, "hung up"))
         return answer, descriptors
 
-    def _unreachable(self, error: OSError | TimeoutError) -> UnreachableError:
+    def _unreachable(self, error: OSError | TimeoutError) -> DoorClosedError:
         cause = "no answer in time" if isinstance(error, TimeoutError) or not error.strerror else error.strerror
-        return UnreachableError(f"{self._path}: {cause}", remedy="look whether the process behind this socket runs")
+        return DoorClosedError(f"{self._path}: {cause}", remedy="look whether the process behind this socket runs")
 
 
 async def ask(path: Path, question: bytes, *, timeout_s: float = 5.0) -> tuple[bytes, list[int]]:

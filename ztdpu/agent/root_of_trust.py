@@ -22,6 +22,7 @@ import contextlib
 import dataclasses
 import os
 import selectors
+import signal
 import socket
 import struct
 import sys
@@ -30,6 +31,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from ztdpu.agent.socket_files import remove_unserved
 from ztdpu.errors import BindingError, ConfigurationError, ZtdpuError
 from ztdpu.trust.firmware import FirmwareFault, alter_firmware
 from ztdpu.trust.manufacture import DeviceSecrets, decode_secrets, encode_secrets
@@ -122,8 +124,11 @@ def boot_root(path: Path, *, profile_name: str, fault: FirmwareFault | None = No
 
 
 def open_door(path: Path) -> socket.socket:
-    """Listen at a door; what a process before us left there is taken away."""
-    path.unlink(missing_ok=True)
+    """Listen at a door; what a process before us left there is taken away.
+
+    Raises StateError when another process serves it.
+    """
+    remove_unserved(path)
     door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     before = os.umask(0o177)
     try:
@@ -222,6 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the process; see the module."""
     options = _parse(arguments)
     doors = [options.spdm_socket, options.binding_socket]
+    # A hang-up of the terminal reaches the whole group; the agent decides when its root of trust ends.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         root = boot_root(options.secrets, profile_name=options.profile, fault=options.fault)
         spdm, binding = (open_door(path) for path in doors)

@@ -30,18 +30,24 @@ def read_configuration(file: Path) -> AgentSpec:
 def run_agent(file: Path) -> None:
     """Run the agent until SIGTERM or SIGINT.
 
-    Raises ConfigurationError for whatever is wrong with the start-up file or the files it names.
+    Raises ConfigurationError for whatever is wrong with the start-up file or the files it names, StateError when
+    another agent runs on the same state directory.
     """
-    from ztdpu.agent.start_files import make_state_dir, read_start_files
+    from ztdpu.agent.start_files import lock_state_dir, make_state_dir, read_start_files
 
     spec = read_configuration(file)
     files = read_start_files(spec)
     make_state_dir(spec)
+    lock_state_dir(spec)  # held until this process ends
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     root = spec.root_of_trust
     wanted = programs(state_dir=spec.state_dir, secrets_file=root.secrets_file, profile=root.profile, fault=root.fault)
     children = start_processes(wanted)
+    # gRPC's lines for its own developers do not belong between ours, which are JSON.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from ztdpu.agent.daemon import Daemon
+    from ztdpu.agent.journal import log
 
     async def run() -> None:
         daemon = Daemon(spec, files, wanted)
@@ -53,6 +59,7 @@ def run_agent(file: Path) -> None:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(signal.SIGHUP, lambda: log("signal-ignored", signal="SIGHUP"))
         await daemon.run(*children)
 
     asyncio.run(run())

@@ -5,6 +5,7 @@ Called by `agent.run`. What is read here anchors all trust of the device; nothin
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from ztdpu.agent.configuration import AgentSpec
-from ztdpu.errors import ConfigurationError, Location
+from ztdpu.errors import ConfigurationError, Location, StateError
 
 FILE_LIMIT_OCTETS: Final = 1024 * 1024
+LOCK_NAME: Final = "agent.lock"
 PATH_LIMIT_OCTETS: Final = 90
 """A socket's whole path has at most 107 octets."""
 
@@ -55,6 +57,22 @@ def make_state_dir(spec: AgentSpec) -> None:
         spec.state_dir.chmod(0o700)
     except OSError as error:
         raise _refusal(spec.state_dir, f"cannot be made: {error.strerror}", "name a directory that is yours") from error
+
+
+def lock_state_dir(spec: AgentSpec) -> int:
+    """Take the directory for this process: two agents would cut each other's root of trust off.
+
+    Returns a descriptor; the lock lasts until it is closed. Raises StateError when another agent has it.
+    """
+    descriptor = os.open(spec.state_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise StateError(
+            f"another agent runs on {spec.state_dir}", remedy="stop it first, or use another stateDir"
+        ) from error
+    return descriptor
 
 
 def _read(path: Path) -> bytes:

@@ -28,7 +28,8 @@ from typing import Final
 from ztdpu.agent import mailbox
 from ztdpu.agent.journal import warn
 from ztdpu.agent.mailbox_channel import MailboxChannel
-from ztdpu.errors import ConfigurationError
+from ztdpu.agent.socket_files import is_served, remove_unserved
+from ztdpu.errors import ConfigurationError, StateError
 
 FIRST_PAUSE_S: Final = 0.1
 RESTART_LIMIT_S: Final = 1.5
@@ -36,6 +37,8 @@ RESTART_LIMIT_S: Final = 1.5
 FORGIVE_AFTER_S: Final = 10.0
 END_GRACE_S: Final = 0.8
 ROOT_START_LIMIT_S: Final = 10.0
+LEFTOVER_LIMIT_S: Final = 3.0
+"""How long the root of trust of an agent that was killed may take to notice."""
 CANNOT_START: Final = 2
 """Exit status of a root of trust whose secrets or profile are unusable."""
 _RESET_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
@@ -47,6 +50,16 @@ class Doors:
 
     spdm_socket: Path
     binding_socket: Path
+
+    @property
+    def paths(self) -> tuple[Path, Path]:
+        """Both."""
+        return self.spdm_socket, self.binding_socket
+
+    @property
+    def are_open(self) -> bool:
+        """Whether somebody listens at both."""
+        return all(is_served(path) for path in self.paths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +108,12 @@ def spawn(program: Sequence[str], *, kind: socket.SocketKind) -> Child:
 
 
 def start_processes(wanted: Programs) -> tuple[Child, Child]:
-    """Start root of trust and worker, in this order, before anything heavy is imported."""
-    for path in (wanted.doors.spdm_socket, wanted.doors.binding_socket):
-        path.unlink(missing_ok=True)
+    """Start root of trust and worker, in this order, before anything heavy is imported.
+
+    Raises StateError when another root of trust serves the doors.
+    """
+    for path in wanted.doors.paths:
+        remove_unserved(path, wait_s=LEFTOVER_LIMIT_S)
     return spawn(wanted.root_of_trust, kind=socket.SOCK_STREAM), spawn(wanted.worker, kind=socket.SOCK_SEQPACKET)
 
 
@@ -166,8 +182,9 @@ class Supervisor:
                     "the root of trust cannot start, it said why", remedy="mend rootOfTrust in the start-up file"
                 )
             warn("root-of-trust-ended", status=status)
-            for path in (self._wanted.doors.spdm_socket, self._wanted.doors.binding_socket):
-                path.unlink(missing_ok=True)
+            for path in self._wanted.doors.paths:
+                with contextlib.suppress(StateError):  # the next one says so and is tried again until the other ends
+                    remove_unserved(path)
             self._on_root_down()
             pause_s = await _pause(child, pause_s)
 
@@ -202,7 +219,7 @@ class Supervisor:
     async def _doors_open(self, watching: asyncio.Future[None]) -> bool:
         deadline_s = time.monotonic() + ROOT_START_LIMIT_S
         while time.monotonic() < deadline_s and not watching.done():
-            if all(_listens(path) for path in (self._wanted.doors.spdm_socket, self._wanted.doors.binding_socket)):
+            if self._wanted.doors.are_open:
                 return True
             await asyncio.sleep(0.01)
         if not watching.done():
@@ -258,12 +275,3 @@ async def _pause(child: Child, pause_s: float) -> float:
 def _signal(child: Child, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(child.pidfd, number)
-
-
-def _listens(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-    return True

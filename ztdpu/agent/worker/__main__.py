@@ -18,8 +18,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="ztdpu.agent.worker")
     parser.add_argument("--mailbox-fd", type=int, required=True, help="descriptor of a SOCK_SEQPACKET socket")
     options = parser.parse_args(arguments)
-    # Ctrl-C reaches the whole terminal group; the daemon decides when its worker ends.
+    # Ctrl-C and a hang-up reach the whole terminal group; the daemon decides when its worker ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     harden()
     # Nothing in the packet path makes cycles; what lives from here on need not be walked again and again.
     gc.collect()
