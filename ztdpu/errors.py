@@ -68,6 +68,13 @@ class PolicyError(ZtdpuError):
     code = "policy"
 
 
+class PolicyPathError(PolicyError):
+    """There is no policy where it was looked for: the place is wrong, not a document."""
+
+    code = "policy-path"
+    exit_status = 2
+
+
 class PolicyRefusedError(PolicyError):
     """Every fault found in one policy directory, so that one run mends them all."""
 
@@ -99,9 +106,10 @@ class StateError(ZtdpuError):
 
 
 class NotFoundError(ZtdpuError):
-    """No device, tenant, endpoint or file of that name."""
+    """No device, tenant, endpoint or file of that name: a mistake in the question, as for UsageError."""
 
     code = "not-found"
+    exit_status = 2
 
 
 class ConflictError(ZtdpuError):
@@ -211,6 +219,12 @@ class EarError(RefusedError):
     """An attestation result does not verify or is not fresh."""
 
     code = "ear"
+
+
+class WireError(RefusedError):
+    """The octets of a message are not one strictly encoded value of the expected shape."""
+
+    code = "wire"
 
 
 class ExchangeError(RefusedError):

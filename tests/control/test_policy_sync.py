@@ -95,3 +95,22 @@ async def test_device_that_leaves_a_network_does_not_know_its_next_key(plant: An
     epochs = {key.tenant: (key.epoch, key.cause) for key in await admin.list_keys()}
     assert epochs["red"] == (2, "a device left the network")
     assert epochs["blue"][0] == 1
+
+
+async def test_reload_is_a_sync_and_never_fails(plant: Any, admin: Any, process: ControlProcess) -> None:
+    broken = plant.policy_dir / "tenants" / "blue.yaml"
+    good = broken.read_text()
+    broken.write_text(good.replace("suite:", "suit:"))
+    process.reload()
+    assert (await admin.policy_status()).faults, "the last good policy stays, and the faults are told"
+    broken.write_text(good)
+    before = (await admin.policy_status()).generation
+    process.reload()
+    status = await admin.policy_status()
+    assert not status.faults
+    assert status.generation > before
+    actors = [str(entry.leaf) for entry in await admin.list_audit()]
+    assert sum("operator:SIGHUP" in leaf for leaf in actors) == 2
+    (plant.folder / "roster.cbor").rename(plant.folder / "elsewhere")
+    process.reload()
+    assert not (await admin.policy_status()).faults

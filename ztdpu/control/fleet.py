@@ -44,11 +44,15 @@ EAR_TOLD_AGAIN_MS: Final = EAR_TTL_S * 1000 // 2
 class Fleet:
     """State of one control process."""
 
-    def __init__(self, *, store: Store, clock: Clock, desired: Desired, hub: Hub) -> None:
+    def __init__(
+        self, *, store: Store, clock: Clock, desired: Desired, hub: Hub, attestation_interval_ms: int = 10_000
+    ) -> None:
         self._store = store
         self.clock = clock
         self.hub = hub
         self.desired = desired
+        self.attestation_interval_ms = attestation_interval_ms
+        """How often a device with a lease should attest."""
         self.epochs = Epochs()
         self.generation = 0
         self.config_generation: dict[str, int] = {}

@@ -30,13 +30,14 @@ from ztdpu.control.api.key import KeyServicer
 from ztdpu.control.api.policy import PolicyServicer
 from ztdpu.control.api.tenant import EndpointServicer, TenantServicer
 from ztdpu.control.appraisal.conclusion import Concluder
-from ztdpu.control.changes import Changes
+from ztdpu.control.changes import ChangeRequest, Changes
 from ztdpu.control.configuration import Specification
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.guard import Guard, SvidIdentifier, identify_anyone, identify_local
 from ztdpu.control.issue import Issuer
 from ztdpu.control.meters import Meters
 from ztdpu.errors import ConfigurationError
+from ztdpu.model.administration import PolicySync
 from ztdpu.v1 import (
     agent_pb2,
     agent_pb2_grpc,
@@ -119,6 +120,10 @@ class Listeners:
                 return
             await asyncio.gather(*(server.stop(None) for server in self._tls))
             await self._open_tls()
+
+    def sync_policy(self, change: ChangeRequest) -> PolicySync:
+        """Read the policy again for somebody on this machine; what `policy status` tells follows."""
+        return self._policy.sync(change)
 
     async def announce_end(self) -> None:
         """Answer "not serving" to health checks from here on."""

@@ -1,6 +1,7 @@
 """The control process: store, fleet, listeners, a sweeper, a clean end.
 
-SIGTERM: health says not serving, streams are closed, gone within 5 s. What each port serves is in `listeners`.
+SIGHUP: the policy is read again. SIGTERM: health says not serving, streams are closed, gone within 5 s.
+What each port serves is in `listeners`.
 Called by `ztdpu control run`; tests start a `ControlProcess` in their own loop.
 """
 
@@ -13,6 +14,8 @@ import signal
 from pathlib import Path
 from typing import Final
 
+from ztdpu.control.authorisation import Caller, Role
+from ztdpu.control.changes import ChangeRequest
 from ztdpu.control.clock import Clock, SystemClock
 from ztdpu.control.configuration import ControlConfiguration, Specification
 from ztdpu.control.fleet import Fleet
@@ -22,7 +25,7 @@ from ztdpu.control.listeners import Listeners, split_listener
 from ztdpu.control.meters import Meters
 from ztdpu.control.source import load_desired
 from ztdpu.control.store.sql import SqlStore, open_sqlite
-from ztdpu.errors import ConfigurationError, StateError, UnreachableError
+from ztdpu.errors import ConfigurationError, StateError, UnreachableError, ZtdpuError
 from ztdpu.telemetry import configure_logging, get_logger
 
 SWEEP_S: Final = 0.2
@@ -73,7 +76,13 @@ class ControlProcess:
         with self._store.transaction() as transaction:
             lowest_serial = transaction.get_number("roster-serial")
         desired = load_desired(spec, lowest_roster_serial=lowest_serial)
-        self.fleet = Fleet(store=self._store, clock=self._clock, desired=desired, hub=self.hub)
+        self.fleet = Fleet(
+            store=self._store,
+            clock=self._clock,
+            desired=desired,
+            hub=self.hub,
+            attestation_interval_ms=round(spec.attestation.interval_s * 1000),
+        )
         self.fleet.start()
         self._listeners = Listeners(spec, self.fleet, self.issuer, self.meters)
         await self._listeners.open()
@@ -81,6 +90,30 @@ class ControlProcess:
         if spec.metrics_listen:
             host, port = split_listener(spec.metrics_listen)
             self.meters.serve(host, port)
+
+    def reload(self) -> None:
+        """Read the policy again, as `policy sync` does; the log says how it ended."""
+        logger = get_logger()
+        try:
+            answer = self._listeners.sync_policy(
+                ChangeRequest(
+                    caller=Caller(role=Role.OPERATOR, name="operator:SIGHUP", is_local=True),
+                    method="sync-policy",
+                    subject=str(self.spec.policy_dir),
+                    reason="SIGHUP",
+                )
+            )
+        except ZtdpuError as error:
+            logger.error("policy-not-reloaded", cause=str(error))  # noqa: TRY400 - a fault of files, no defect
+            return
+        for fault in answer.faults:
+            logger.error("policy-fault", where=str(fault.where), cause=fault.message)
+        if answer.faults:
+            logger.error(
+                "policy-not-reloaded", cause=f"{len(answer.faults)} fault(s): the policy before stays in force"
+            )
+        else:
+            logger.info("policy-reloaded", generation=answer.status.generation, changed=list(answer.changed_devices))
 
     async def stop(self) -> None:
         """End streams, stop servers, close the store."""
@@ -114,13 +147,15 @@ class ControlProcess:
 
 
 async def serve(configuration: ControlConfiguration) -> None:
-    """Run until SIGTERM or SIGINT."""
+    """Run until SIGTERM or SIGINT; SIGHUP reads the policy again."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # the start reads the policy anyway
     process = ControlProcess(configuration)
     await process.start()
+    loop.add_signal_handler(signal.SIGHUP, process.reload)
     get_logger().info("control-started", enrolment=process.enrolment_port, main=process.main_port)
     await ended.wait()
     await process.stop()

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ztdpu.control import leases
 from ztdpu.control.fleet import Fleet
+from ztdpu.control.hub import Connection
+from ztdpu.control.leases import Instant
+from ztdpu.control.record import DeviceRecord
 from ztdpu.model.administration import (
     BlastRadius,
     DevicePolicy,
@@ -13,6 +18,10 @@ from ztdpu.model.administration import (
 )
 from ztdpu.model.device import DeviceStatus
 from ztdpu.model.endpoint import Endpoint
+
+OVERDUE_FACTOR: Final = 1.5
+OVERDUE_MS: Final = 1000
+"""Evidence is overdue one and a half intervals after the last, and a second."""
 
 
 def view_device(fleet: Fleet, device: str) -> DeviceStatus:
@@ -42,7 +51,8 @@ def view_device(fleet: Fleet, device: str) -> DeviceStatus:
         boot_counter=record.boot_counter,
         version=record.version,
         connected=connection is not None,
-        waiting_for=connection.waiting_for if connection else "no connection to control",
+        waiting_for=_waiting_for(fleet, record, now, connection, leased=bool(lease_ms)),
+        appraised_unix_ms=record.appraised_unix_ms,
         revision_wanted=tables.revision.hex(),
         revision_applied=applied.hex(),
         binding_sha256=record.binding_sha256.hex(),
@@ -51,6 +61,18 @@ def view_device(fleet: Fleet, device: str) -> DeviceStatus:
         sealed_packets=connection.sealed_packets if connection else 0,
         opened_packets=connection.opened_packets if connection else 0,
     )
+
+
+def _waiting_for(
+    fleet: Fleet, record: DeviceRecord, now: Instant, connection: Connection | None, *, leased: bool
+) -> str:
+    """What the agent says that it waits for; else, that it is late with the evidence that its next lease needs."""
+    if connection is None:
+        return "no connection to control"
+    age_ms = now.unix_ms - record.appraised_unix_ms
+    if leased and not connection.waiting_for and age_ms > fleet.attestation_interval_ms * OVERDUE_FACTOR + OVERDUE_MS:
+        return f"fresh evidence: not attested for {age_ms // 1000} s"
+    return connection.waiting_for
 
 
 def view_blast_radius(fleet: Fleet, device: str) -> BlastRadius:
@@ -84,6 +106,7 @@ def view_endpoint(fleet: Fleet, endpoint: Endpoint) -> EndpointStatus:
         device=endpoint.device,
         addresses=tuple(str(address) for address in endpoint.addresses),
         labels=dict(endpoint.labels),
+        ready=view_device(fleet, endpoint.device).ready,
         device_state=str(leases.expire(fleet.record(endpoint.device), fleet.now()).state),
         endpoint_id=endpoint.endpoint_id,
     )

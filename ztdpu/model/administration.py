@@ -77,6 +77,8 @@ class EndpointStatus:
     labels: Mapping[str, str]
     device_state: str
     endpoint_id: bytes
+    ready: bool = False
+    """Whether its device is: leased, policy applied, virtual functions made, keys there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,13 +46,15 @@ class DeviceStatus:
     connected: bool = False
     """Whether its agent has an open stream to control."""
     waiting_for: str = ""
-    """What the agent says it still waits for."""
+    """What the agent says it still waits for, or that it is late with its next evidence."""
     revision_wanted: str = ""
     """SHA-256 of the tables that it should enforce, hexadecimal."""
     revision_applied: str = ""
     binding_sha256: str = ""
     """Name of the live key binding, hexadecimal; empty without one."""
     tenants: tuple[str, ...] = ()
+    appraised_unix_ms: int = 0
+    """When control appraised it last; 0: never."""
     packets_by_reason: dict[str, int] = field(default_factory=dict)
     sealed_packets: int = 0
     opened_packets: int = 0

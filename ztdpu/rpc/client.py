@@ -251,7 +251,7 @@ class ControlClient:
         return self._call(self._audit.GetAudit, audit_pb2.GetAuditRequest(index=index), audit.entry_from_message)
 
     def get_attestation(self, name: str) -> AttestationReport:
-        """What the last appraisal of a device found. Raises NotFoundError."""
+        """What the last appraisal of a device found. Raises NotFoundError, and StateError when there was none yet."""
         request = attestation_pb2.GetAttestationRequest(device=name)
         return self._call(self._attestation.GetAttestation, request, attestation.report_from_message)
 

@@ -143,6 +143,7 @@ class Device(_message.Message):
     PACKETS_BY_REASON_FIELD_NUMBER: _builtins.int
     SEALED_PACKETS_FIELD_NUMBER: _builtins.int
     OPENED_PACKETS_FIELD_NUMBER: _builtins.int
+    APPRAISED_UNIX_MS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _builtins.str
     since_unix_ms: _builtins.int
@@ -166,6 +167,8 @@ class Device(_message.Message):
     binding_sha256: _builtins.str
     sealed_packets: _builtins.int
     opened_packets: _builtins.int
+    appraised_unix_ms: _builtins.int
+    """When control appraised it last; 0: never."""
     @_builtins.property
     def key_epochs(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """By tenant."""
@@ -201,10 +204,11 @@ class Device(_message.Message):
         packets_by_reason: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         sealed_packets: _builtins.int = ...,
         opened_packets: _builtins.int = ...,
+        appraised_unix_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["binding_sha256", b"binding_sha256", "boot_counter", b"boot_counter", "connected", b"connected", "device_id_sha256", b"device_id_sha256", "generation_applied", b"generation_applied", "generation_wanted", b"generation_wanted", "key_epochs", b"key_epochs", "lease_ms", b"lease_ms", "name", b"name", "opened_packets", b"opened_packets", "packets_by_reason", b"packets_by_reason", "profile", b"profile", "ready", b"ready", "reason", b"reason", "revision_applied", b"revision_applied", "revision_wanted", b"revision_wanted", "sealed_packets", b"sealed_packets", "since_unix_ms", b"since_unix_ms", "state", b"state", "tenants", b"tenants", "tier", b"tier", "underlay_address", b"underlay_address", "version", b"version", "waiting_for", b"waiting_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appraised_unix_ms", b"appraised_unix_ms", "binding_sha256", b"binding_sha256", "boot_counter", b"boot_counter", "connected", b"connected", "device_id_sha256", b"device_id_sha256", "generation_applied", b"generation_applied", "generation_wanted", b"generation_wanted", "key_epochs", b"key_epochs", "lease_ms", b"lease_ms", "name", b"name", "opened_packets", b"opened_packets", "packets_by_reason", b"packets_by_reason", "profile", b"profile", "ready", b"ready", "reason", b"reason", "revision_applied", b"revision_applied", "revision_wanted", b"revision_wanted", "sealed_packets", b"sealed_packets", "since_unix_ms", b"since_unix_ms", "state", b"state", "tenants", b"tenants", "tier", b"tier", "underlay_address", b"underlay_address", "version", b"version", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17ztdpu/v1/endpoint.proto\x12\x08ztdpu.v1\"&\n\x14ListEndpointsRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\">\n\x15ListEndpointsResponse\x12%\n\tendpoints\x18\x01 \x03(\x0b\x32\x12.ztdpu.v1.Endpoint\"\"\n\x12GetEndpointRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\xd5\x01\n\x08\x45ndpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x11\n\taddresses\x18\x04 \x03(\t\x12.\n\x06labels\x18\x05 \x03(\x0b\x32\x1e.ztdpu.v1.Endpoint.LabelsEntry\x12\x14\n\x0c\x64\x65vice_state\x18\x06 \x01(\t\x12\x13\n\x0b\x65ndpoint_id\x18\x07 \x01(\x0c\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xa4\x01\n\x0f\x45ndpointService\x12P\n\rListEndpoints\x12\x1e.ztdpu.v1.ListEndpointsRequest\x1a\x1f.ztdpu.v1.ListEndpointsResponse\x12?\n\x0bGetEndpoint\x12\x1c.ztdpu.v1.GetEndpointRequest\x1a\x12.ztdpu.v1.Endpointb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17ztdpu/v1/endpoint.proto\x12\x08ztdpu.v1\"&\n\x14ListEndpointsRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\">\n\x15ListEndpointsResponse\x12%\n\tendpoints\x18\x01 \x03(\x0b\x32\x12.ztdpu.v1.Endpoint\"\"\n\x12GetEndpointRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\xe4\x01\n\x08\x45ndpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x11\n\taddresses\x18\x04 \x03(\t\x12.\n\x06labels\x18\x05 \x03(\x0b\x32\x1e.ztdpu.v1.Endpoint.LabelsEntry\x12\x14\n\x0c\x64\x65vice_state\x18\x06 \x01(\t\x12\x13\n\x0b\x65ndpoint_id\x18\x07 \x01(\x0c\x12\r\n\x05ready\x18\x08 \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xa4\x01\n\x0f\x45ndpointService\x12P\n\rListEndpoints\x12\x1e.ztdpu.v1.ListEndpointsRequest\x1a\x1f.ztdpu.v1.ListEndpointsResponse\x12?\n\x0bGetEndpoint\x12\x1c.ztdpu.v1.GetEndpointRequest\x1a\x12.ztdpu.v1.Endpointb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,9 +40,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETENDPOINTREQUEST']._serialized_start=141
   _globals['_GETENDPOINTREQUEST']._serialized_end=175
   _globals['_ENDPOINT']._serialized_start=178
-  _globals['_ENDPOINT']._serialized_end=391
-  _globals['_ENDPOINT_LABELSENTRY']._serialized_start=346
-  _globals['_ENDPOINT_LABELSENTRY']._serialized_end=391
-  _globals['_ENDPOINTSERVICE']._serialized_start=394
-  _globals['_ENDPOINTSERVICE']._serialized_end=558
+  _globals['_ENDPOINT']._serialized_end=406
+  _globals['_ENDPOINT_LABELSENTRY']._serialized_start=361
+  _globals['_ENDPOINT_LABELSENTRY']._serialized_end=406
+  _globals['_ENDPOINTSERVICE']._serialized_start=409
+  _globals['_ENDPOINTSERVICE']._serialized_end=573
 # @@protoc_insertion_point(module_scope)

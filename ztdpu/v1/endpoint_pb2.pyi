@@ -108,11 +108,14 @@ class Endpoint(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     DEVICE_STATE_FIELD_NUMBER: _builtins.int
     ENDPOINT_ID_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     tenant: _builtins.str
     device: _builtins.str
     device_state: _builtins.str
     endpoint_id: _builtins.bytes
+    ready: _builtins.bool
+    """Whether its device is leased, enforces the wanted policy and has its keys."""
     @_builtins.property
     def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -127,10 +130,11 @@ class Endpoint(_message.Message):
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         device_state: _builtins.str = ...,
         endpoint_id: _builtins.bytes = ...,
+        ready: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "device", b"device", "device_state", b"device_state", "endpoint_id", b"endpoint_id", "labels", b"labels", "name", b"name", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "device", b"device", "device_state", b"device_state", "endpoint_id", b"endpoint_id", "labels", b"labels", "name", b"name", "ready", b"ready", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -17,7 +17,7 @@ from ztdpu.control.audit import AuditEvent, AuditOutcome
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.meters import Meters
 from ztdpu.control.view import view_device
-from ztdpu.errors import EvidenceError, NotFoundError, UnreachableError, ZtdpuError
+from ztdpu.errors import EvidenceError, StateError, UnreachableError, ZtdpuError
 from ztdpu.model.administration import AttestationReport
 from ztdpu.model.attestation import Dimension, Finding
 from ztdpu.rpc.convert.attestation import finding_to_message, report_to_message
@@ -89,7 +89,7 @@ class AttestationServicer(attestation_pb2_grpc.AttestationServiceServicer):
         with self._fleet.transaction() as transaction:
             stored = transaction.get_evidence(request.device)
         if stored is None:
-            raise NotFoundError(f"{request.device} was never appraised", remedy="is its agent running?")
+            raise StateError(f"{request.device} was never appraised", remedy="is its agent running?")
         report = AttestationReport(
             device=request.device,
             state=str(status.state),

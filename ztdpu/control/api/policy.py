@@ -36,6 +36,10 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
             reason=request.reason,
             request_id=request.request_id,
         )
+        return sync_to_message(self.sync(change))
+
+    def sync(self, change: ChangeRequest) -> PolicySync:
+        """Carry a sync out, whoever asked; keeps the faults for `GetPolicyStatus`."""
         changed: tuple[str, ...] = ()
         try:
             changed = self._changes.sync_policy(change)
@@ -44,7 +48,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         else:
             self.faults = ()
             self._loaded_unix_ms, self._loaded_generation = self._fleet.now().unix_ms, self._fleet.generation
-        return sync_to_message(PolicySync(status=self._status(), changed_devices=changed, faults=self.faults))
+        return PolicySync(status=self._status(), changed_devices=changed, faults=self.faults)
 
     async def GetPolicyStatus(self, _request: Any, _context: Any) -> policy_pb2.PolicyStatus:
         """What is in force and who enforces it."""

@@ -34,6 +34,7 @@ def device_to_message(status: DeviceStatus) -> device_pb2.Device:
         packets_by_reason=status.packets_by_reason,
         sealed_packets=status.sealed_packets,
         opened_packets=status.opened_packets,
+        appraised_unix_ms=status.appraised_unix_ms,
     )
 
 
@@ -64,6 +65,7 @@ def device_from_message(message: device_pb2.Device) -> DeviceStatus:
         packets_by_reason=dict(message.packets_by_reason),
         sealed_packets=message.sealed_packets,
         opened_packets=message.opened_packets,
+        appraised_unix_ms=message.appraised_unix_ms,
     )
 
 

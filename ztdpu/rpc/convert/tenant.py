@@ -40,6 +40,7 @@ def endpoint_to_message(endpoint: EndpointStatus) -> endpoint_pb2.Endpoint:
         labels=dict(endpoint.labels),
         device_state=endpoint.device_state,
         endpoint_id=endpoint.endpoint_id,
+        ready=endpoint.ready,
     )
 
 
@@ -53,4 +54,5 @@ def endpoint_from_message(message: endpoint_pb2.Endpoint) -> EndpointStatus:
         labels=dict(message.labels),
         device_state=message.device_state,
         endpoint_id=message.endpoint_id,
+        ready=message.ready,
     )
