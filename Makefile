@@ -1,6 +1,6 @@
 # Every target sets up what it needs inside this checkout. System packages are installed by `make setup-system` alone.
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-system demo test check format generate lock clean
+.PHONY: help setup setup-system demo test check format generate lock clean docs setup-docs setup-torch
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,6 +23,17 @@ $(READY): requirements.lock pyproject.toml deploy/pick-python.sh
 
 setup-system: ## Install what the demo and the tests need from Debian or Ubuntu (asks apt-get; root).
 	@sh deploy/setup-system.sh install
+
+setup-docs: $(READY) ## Install what `make docs` needs (locked) into the same virtual environment.
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock
+
+setup-torch: $(READY) ## Install PyTorch for examples/train_ddp.py (1 GB; on machines without GPU take its CPU build).
+	@$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+
+docs: $(READY) ## The documentation as web pages, in build/docs; a warning is an error.
+	@$(BIN)/python -c 'import furo, myst_parser, sphinx' 2>/dev/null || $(MAKE) --no-print-directory setup-docs
+	@$(BIN)/sphinx-build -W --keep-going -q -E -b html docs build/docs
+	@echo "docs: build/docs/index.html"
 
 demo: $(READY) ## A lab, two trainings, attacks, a revocation: one minute. ARGS="-o json" for machines.
 	@sh deploy/setup-system.sh verify
