@@ -9,7 +9,7 @@ import hashlib
 
 import pytest
 
-from ztdpu.errors import ExchangeError
+from ztdpu.errors import ExchangeError, WireError
 from ztdpu.keys import kem
 from ztdpu.keys.exchange import Allocate, Install
 from ztdpu.model.sa import SaUse, SaWant
@@ -219,7 +219,7 @@ def test_third_request_at_once(pair):
 @pytest.mark.parametrize("count", [0, 65])
 def test_requests_of_no_size(pair, kit, count):
     wants = [kit.replace(pair.wants[0], lane=lane) for lane in range(count)]
-    with pytest.raises(ValueError, match="1 to 64"):
+    with pytest.raises(WireError, match="1 to 64"):
         pair.request(wants) if wants else pair.a.exchange.request(
             "dpu-1", [], now_s=pair.now_s, request_id=bytes(16), kem_private_key=pair.kem_key
         )

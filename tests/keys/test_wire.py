@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ztdpu.keys import wire
 from ztdpu.keys.wire import WireError
+from ztdpu.trust.canonical import DEPTH_LIMIT
 
 values = st.recursive(
     st.integers(0, (1 << 64) - 1) | st.binary(max_size=40) | st.text(max_size=20),
@@ -23,12 +24,13 @@ def depth(value):
 
 @given(values)
 def test_round_trip(value):
-    octets = wire.encode(value)
-    if depth(value) > wire.DEPTH_MAX:
-        with pytest.raises(WireError, match="deeper"):
-            wire.decode(octets)
+    if depth(value) > DEPTH_LIMIT:
+        with pytest.raises(ValueError, match="deeper"):
+            wire.encode(value)
+        with pytest.raises(WireError):
+            wire.decode(cbor2.dumps(value, canonical=True))
     else:
-        assert wire.decode(octets) == value
+        assert wire.decode(wire.encode(value)) == value
 
 
 @settings(max_examples=1000)
@@ -45,7 +47,7 @@ def test_whatever_decodes_is_its_own_encoding(octets):
 
 @given(values, st.data())
 def test_no_prefix_and_no_extension_decodes(value, data):
-    octets = wire.encode(value)
+    octets = cbor2.dumps(value, canonical=True)
     cut = data.draw(st.integers(0, len(octets) - 1))
     with pytest.raises(WireError):
         wire.decode(octets[:cut])
@@ -54,34 +56,24 @@ def test_no_prefix_and_no_extension_decodes(value, data):
 
 
 @pytest.mark.parametrize(
-    ("octets", "message"),
+    "octets",
     [
-        ("", "cut short"),
-        ("1817", "canonical"),
-        ("1900ff", "canonical"),
-        ("1a0000ffff", "canonical"),
-        ("1b00000000ffffffff", "canonical"),
-        ("5817" + "00" * 23, "canonical"),
-        ("9801" + "00", "canonical"),
-        ("20", "type"),
-        ("a0", "type"),
-        ("c000", "type"),
-        ("f4", "type"),
-        ("f6", "type"),
-        ("f90000", "canonical"),
-        ("fb3ff8000000000000", "type"),
-        ("9f00ff", "indefinite"),
-        ("5f4100ff", "indefinite"),
-        ("1c", "indefinite"),
-        ("62c328", "UTF-8"),
-        ("41", "cut short"),
-        ("0000", "behind"),
-        ("81818181818181" + "00", "deeper"),
+        "", "1817", "1900ff", "1a0000ffff", "1b00000000ffffffff", "5817" + "00" * 23, "9801" + "00", "a0", "c000",
+        "f90000", "fb3ff8000000000000", "9f00ff", "5f4100ff", "1c", "62c328", "41", "0000", "81818181818181" + "00",
+        "c249010000000000000000",
     ],
-)
-def test_refused(octets, message):
-    with pytest.raises(WireError, match=message):
+)  # fmt: skip
+def test_refused(octets):
+    with pytest.raises(WireError):
         wire.decode(bytes.fromhex(octets))
+
+
+@pytest.mark.parametrize("octets", ["20", "f4", "f6"])
+def test_a_negative_number_a_boolean_and_null_have_no_place_in_any_field(octets):
+    value = wire.decode(bytes.fromhex(octets))
+    for take in (wire.take_blob, wire.take_unsigned, wire.take_text, lambda v: wire.take_array(v, 0)):
+        with pytest.raises(WireError):
+            take(value)
 
 
 @pytest.mark.parametrize(
@@ -94,9 +86,9 @@ def test_accepted_twins(octets):
 def test_limit():
     fits = wire.encode(bytes(wire.LIMIT_OCTETS - 5))
     assert wire.decode(fits)
-    with pytest.raises(WireError, match="longer"):
-        wire.decode(wire.encode(bytes(wire.LIMIT_OCTETS)))
-    with pytest.raises(WireError, match="longer than 3"):
+    with pytest.raises(WireError, match="at most 65536"):
+        wire.decode(cbor2.dumps(bytes(wire.LIMIT_OCTETS)))
+    with pytest.raises(WireError, match="at most 3"):
         wire.decode(bytes(4), limit_octets=3)
 
 
