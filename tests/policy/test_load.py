@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from ztdpu.errors import ConfigurationError, PolicyError, PolicyRefusedError
+from ztdpu.errors import ConfigurationError, PolicyError, PolicyPathError, PolicyRefusedError
 from ztdpu.policy.load import load_directory, read_strict
 
 EXAMPLE = Path(__file__).parents[2] / "policies"
@@ -46,13 +46,13 @@ def test_the_good_repository_loads(repository: Path) -> None:
         ("kind: Tenant", "kind: Tenent", "did you mean 'Tenant'"),
         ("kind: Tenant", "kind: Peering", "not one that is enforced"),
         ("ztdpu.dev/v1", "ztdpu.dev/v2", "apiVersion 'ztdpu.dev/v2' is not known"),
-        ("address: 10.90.0.11", "address: 10.90.0.10", "is 'dpu-0''s already"),
+        ("address: 10.90.0.11", "address: 10.90.0.10", "belongs to 'dpu-0' already"),
         ("address: 10.90.0.10", "address: 224.0.0.1", "not a usable host address"),
         ("address: 10.90.0.10", "address: 10.90.0.256", "spec.underlay.address"),
         ("address: 10.90.0.10", "address: 12", "as text"),
         ("device: dpu-1, addresses: [10.1.0.12]", "device: dpu-9, addresses: [10.1.0.12]", "no Device 'dpu-9'"),
         ("{tenant: red, device: dpu-1", "{tenant: pink, device: dpu-1", "no Tenant 'pink'"),
-        ("[10.1.0.12]", "[10.1.0.10]", "'red-0''s already"),
+        ("[10.1.0.12]", "[10.1.0.10]", "belongs to 'red-0' already"),
         ("[10.1.0.12]", "[]", "at least 1 item"),
         ("endPort: 5009", "endPort: 4999", "not larger"),
         ("port: 5000,", "port: 70000,", "less than or equal to 65535"),
@@ -98,6 +98,36 @@ def test_symbolic_links_and_foreign_bytes_are_refused(repository: Path) -> None:
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="no such directory"):
         load_directory(tmp_path / "nowhere")
+
+
+def test_a_file_and_a_directory_without_documents_are_named(repository: Path, tmp_path: Path) -> None:
+    with pytest.raises(PolicyPathError, match="is a file") as caught:
+        load_directory(repository / "cluster.yaml")
+    assert caught.value.remedy.endswith(str(repository))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(PolicyPathError, match=f"no policy documents in {empty}"):
+        load_directory(empty)
+    (empty / "comment.yaml").write_text("# nothing yet\n")
+    with pytest.raises(PolicyPathError, match="no policy documents"):
+        load_directory(empty)
+
+
+def test_files_without_documents_are_noted(repository: Path) -> None:
+    (repository / "later.yaml").write_text("# nothing yet\n---\n")
+    assert load_directory(repository).empty_files == (str(repository / "later.yaml"),)
+
+
+def test_a_key_that_is_there_twice_hides_nothing_else(repository: Path) -> None:
+    file = repository / "cluster.yaml"
+    text = file.read_text().replace("profile: bluefield-3,", "profile: bluefield-3, profile: x, profil: y,", 1)
+    file.write_text(text.replace("port: 5000, endPort: 5009", "port: 0x10"))
+    with pytest.raises(PolicyRefusedError) as caught:
+        load_directory(repository)
+    messages = [fault.message for fault in caught.value.faults]
+    assert "key 'profile' is there twice; first in line 4" in messages
+    assert any("did you mean 'profile'" in message for message in messages)
+    assert any("'0x10' can be read in more than one way" in message for message in messages)
 
 
 class _StartUp(BaseModel):

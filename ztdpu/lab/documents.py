@@ -24,11 +24,12 @@ from ztdpu.lab.layout import (
     uid_base,
 )
 from ztdpu.model.endpoint import Endpoint
+from ztdpu.policy import example
 from ztdpu.policy.cluster import Cluster
 from ztdpu.policy.load import load_directory
 
 MOST_DEVICES: Final = 64
-EXAMPLE_POLICIES: Final = Path(__file__).resolve().parents[2] / "policies"
+EXAMPLE_POLICIES: Final = example.EXAMPLE_POLICIES
 _GENERATED: Final = "generated.yaml"
 Address = IPv4Address | IPv6Address
 

@@ -43,6 +43,8 @@ class Cluster:
     role_bindings: Mapping[str, documents.RoleBinding] = field(default_factory=dict)
     placed: Mapping[tuple[str, str], Placed] = field(default_factory=dict)
     """(kind, name) -> the document's places."""
+    empty_files: tuple[str, ...] = ()
+    """Policy files without any document."""
 
     def locate(self, kind: str, name: str, path: Path = ()) -> Location:
         """Place of a field of a document."""
@@ -135,7 +137,7 @@ def _refuse_equal(
         if value is None:
             continue
         if value in seen:
-            _refuse(faults, entry, path, f"{value} is {seen[value]!r}'s already")
+            _refuse(faults, entry, path, f"{value} belongs to {seen[value]!r} already")
         seen[value] = name
 
 
@@ -148,9 +150,8 @@ def _check_endpoints(by_kind: ByKind, faults: list[PolicyError]) -> None:
         for index, address in enumerate(spec.addresses):
             owner = taken.setdefault((spec.tenant, address), name)
             if owner != name or spec.addresses.index(address) != index:
-                _refuse(
-                    faults, entry, ("spec", "addresses", index), f"{address} is {owner!r}'s already in this network"
-                )
+                fault = f"belongs to {owner!r} already, in the same network" if owner != name else "is there twice"
+                _refuse(faults, entry, ("spec", "addresses", index), f"{address} {fault}")
 
 
 def _check_tenants(by_kind: ByKind, faults: list[PolicyError]) -> None:

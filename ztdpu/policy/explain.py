@@ -51,8 +51,6 @@ class Explanation:
     verdict: Verdict
     reason: Reason
     steps: tuple[Step, ...]
-    revisions: Mapping[str, str]
-    """Device -> revision of the tables asked, hex."""
 
 
 def parse_port(text: str) -> tuple[Protocol, int]:
@@ -67,7 +65,10 @@ def parse_port(text: str) -> tuple[Protocol, int]:
 
 
 def assumed_networks(cluster: Cluster) -> dict[str, Network]:
-    """Networks for questions asked without a roster: their ids decide nothing, they only have to differ."""
+    """Networks for questions asked without a roster: their ids decide nothing, they only have to differ.
+
+    Revisions of tables made with them are nobody's: ids are part of what is hashed.
+    """
     return {
         tenant: Network(tenant=tenant, network_id=hashlib.sha256(tenant.encode()).digest()[:16], generation=1)
         for tenant in cluster.tenants
@@ -106,7 +107,6 @@ def explain(
         verdict=last.verdict,
         reason=last.reason,
         steps=tuple(walk.steps),
-        revisions=walk.revisions,
     )
 
 
@@ -150,10 +150,6 @@ class _Walk:
         self._compiled: dict[str, tuple[CompiledTables, DeviceTables]] = {}
         self.receiver: Endpoint | None = None
         self.steps: list[Step] = []
-
-    @property
-    def revisions(self) -> dict[str, str]:
-        return {device: compiled.revision.hex() for device, (compiled, _) in self._compiled.items()}
 
     @property
     def _ended(self) -> bool:

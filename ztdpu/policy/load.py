@@ -9,16 +9,17 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from ztdpu.errors import ConfigurationError, Location, PolicyError, PolicyRefusedError
+from ztdpu.errors import ConfigurationError, Location, PolicyError, PolicyPathError, PolicyRefusedError
 from ztdpu.policy.cluster import Cluster, Entry, build_cluster
 from ztdpu.policy.documents import API_VERSION, KINDS, Document
-from ztdpu.policy.yaml import SIZE_LIMIT_OCTETS, Path, Placed, parse
+from ztdpu.policy.yaml import SIZE_LIMIT_OCTETS, Path, Placed, parse, parse_noting
 
 FILE_LIMIT = 2_000
 """Most YAML files in one policy directory."""
@@ -30,22 +31,24 @@ def load_directory(directory: str | os.PathLike[str]) -> Cluster:
     """Return the cluster that the YAML files under `directory` describe.
 
     Files end in .yaml or .yml; hidden files and folders are passed over; symbolic links are refused.
-    Raises PolicyRefusedError with every fault found, each at its `file:line:column`.
+    Raises PolicyRefusedError with every fault found, each at its `file:line:column`; PolicyPathError when there is no
+    such directory, or no document in it: an empty directory is a wrong path far more often than an empty cluster.
     """
     root = FilePath(directory)
-    if not root.is_dir():
-        raise PolicyError(
-            "no such directory", remedy="name a directory of policy files", where=Location(file=str(root), line=0)
-        )
+    _require_directory(root)
     faults: list[PolicyError] = []
     entries: list[Entry] = []
-    for path in _policy_files(root, faults):
-        _read_file(path, entries, faults)
+    paths = list(_policy_files(root, faults))
+    empty = [str(path) for path in paths if not _read_file(path, entries, faults)]
+    if not entries and not faults:
+        raise PolicyPathError(
+            f"no policy documents in {root}", remedy="policy files end in .yaml or .yml; `policies/` has examples"
+        )
     # Names are resolved only once every file reads well: a broken Device would make each of its endpoints a fault too.
     cluster = Cluster() if faults else build_cluster(entries, faults)
     if faults:
         raise PolicyRefusedError(tuple(sorted(faults, key=_place_of)))
-    return cluster
+    return replace(cluster, empty_files=tuple(empty))
 
 
 def read_strict(path: str | os.PathLike[str], model: type[Model]) -> Model:
@@ -71,6 +74,16 @@ def read_strict(path: str | os.PathLike[str], model: type[Model]) -> Model:
             remedy=faults[0].remedy or "mend the start-up file",
             where=faults[0].where,
         ) from None
+
+
+def _require_directory(root: FilePath) -> None:
+    if root.is_dir():
+        return
+    if root.exists():
+        raise PolicyPathError(
+            f"{root} is a file, and a directory of policy files is wanted", remedy=f"name its directory: {root.parent}"
+        )
+    raise PolicyPathError(f"no such directory: {root}", remedy="name a directory of policy files")
 
 
 def _place_of(fault: PolicyError) -> tuple[str, int, int]:
@@ -109,15 +122,15 @@ def _read_text(path: FilePath) -> str:
         raise PolicyError("not UTF-8 text", where=Location(file=str(path), line=line)) from None
 
 
-def _read_file(path: FilePath, entries: list[Entry], faults: list[PolicyError]) -> None:
+def _read_file(path: FilePath, entries: list[Entry], faults: list[PolicyError]) -> bool:
+    """Add the file's documents and faults. False: there is nothing in it."""
     try:
-        documents = parse(_read_text(path), file=str(path))
+        documents = parse_noting(_read_text(path), file=str(path), faults=faults)
     except PolicyError as error:
         faults.append(error)
-        return
+        return True
+    documents = tuple(placed for placed in documents if placed.value is not None)
     for placed in documents:
-        if placed.value is None:
-            continue
         try:
             model = _model_of(placed)
             entries.append(Entry(document=model.model_validate(placed.value), placed=placed))
@@ -125,6 +138,7 @@ def _read_file(path: FilePath, entries: list[Entry], faults: list[PolicyError]) 
             faults.append(error)
         except ValidationError as error:
             faults.extend(describe(detail, placed, model) for detail in error.errors())
+    return bool(documents)
 
 
 def _model_of(placed: Placed) -> type[Document]:

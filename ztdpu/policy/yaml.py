@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ruamel.yaml import YAML
@@ -52,7 +52,20 @@ class Placed:
 def parse(text: str, *, file: str) -> tuple[Placed, ...]:
     """Return the documents of one file.
 
-    Raises PolicyError with `file:line:column` for whatever is not strict YAML as described above.
+    Raises PolicyError with `file:line:column` for the first thing that is not strict YAML as described above.
+    """
+    faults: list[PolicyError] = []
+    documents = parse_noting(text, file=file, faults=faults)
+    if faults:
+        raise faults[0]
+    return documents
+
+
+def parse_noting(text: str, *, file: str, faults: list[PolicyError]) -> tuple[Placed, ...]:
+    """Return the documents of one file, and add to `faults` what is wrong with a single key or value.
+
+    Of a key that is there twice the first counts, so that the rest of the document can be looked at as well. The
+    documents are for looking only when there are faults. Raises PolicyError when the file cannot be read on.
     """
     if len(text) > SIZE_LIMIT_OCTETS:
         raise PolicyError(
@@ -61,7 +74,7 @@ def parse(text: str, *, file: str) -> tuple[Placed, ...]:
     try:
         _refuse_indirection(text, file)
         reader = YAML(typ="safe", pure=True)
-        return tuple(_place(node, file) for node in reader.compose_all(text) if node is not None)
+        return tuple(_place(node, file, faults) for node in reader.compose_all(text) if node is not None)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = Location(file=file, line=mark.line + 1 if mark else 1, column=mark.column + 1 if mark else 1)
@@ -96,44 +109,46 @@ def _refuse_indirection(text: str, file: str) -> None:
             raise PolicyError(f"more than {NODE_LIMIT} values", remedy="split the file", where=where)
 
 
-def _place(root: Node, file: str) -> Placed:
-    places: dict[Path, Location] = {(): _location(root, file)}
-    value = _construct(root, (), places, file)
-    return Placed(value=value, file=file, places=places)
+def _place(root: Node, file: str, faults: list[PolicyError]) -> Placed:
+    placed = Placed(value=None, file=file, places={(): _location(root, file)})
+    return replace(placed, value=_construct(root, (), placed, faults))
 
 
 def _location(node: Node, file: str) -> Location:
     return Location(file=file, line=node.start_mark.line + 1, column=node.start_mark.column + 1)
 
 
-def _construct(node: Node, path: Path, places: dict[Path, Location], file: str) -> Any:
+def _construct(node: Node, path: Path, placed: Placed, faults: list[PolicyError]) -> Any:
     if isinstance(node, MappingNode):
-        return dict(_pairs(node, path, places, file))
+        return dict(_pairs(node, path, placed, faults))
     if isinstance(node, SequenceNode):
         items = []
         for index, item in enumerate(node.value):
-            places[(*path, index)] = _location(item, file)
-            items.append(_construct(item, (*path, index), places, file))
+            placed.places[(*path, index)] = _location(item, placed.file)
+            items.append(_construct(item, (*path, index), placed, faults))
         return items
-    return _scalar(node, file)
+    return _scalar(node, placed.file, faults)
 
 
-def _pairs(node: MappingNode, path: Path, places: dict[Path, Location], file: str) -> Iterator[tuple[str, Any]]:
+def _pairs(node: MappingNode, path: Path, placed: Placed, faults: list[PolicyError]) -> Iterator[tuple[str, Any]]:
     seen: dict[str, Location] = {}
     for key_node, value_node in node.value:
-        where = _location(key_node, file)
+        where = _location(key_node, placed.file)
         if not isinstance(key_node, ScalarNode):
-            raise PolicyError("keys must be plain words", where=where)
+            faults.append(PolicyError("keys must be plain words", where=where))
+            continue
         key = str(key_node.value)
         if key_node.tag == f"{_TAG}merge":
-            raise PolicyError("merge keys are not allowed", remedy=_MERGE_REMEDY, where=where)
+            faults.append(PolicyError("merge keys are not allowed", remedy=_MERGE_REMEDY, where=where))
+            continue
         if key in seen:
-            raise PolicyError(f"key {key!r} is there twice; first in line {seen[key].line}", where=where)
-        seen[key] = places[(*path, key)] = where
-        yield key, _construct(value_node, (*path, key), places, file)
+            faults.append(PolicyError(f"key {key!r} is there twice; first in line {seen[key].line}", where=where))
+            continue
+        seen[key] = placed.places[(*path, key)] = where
+        yield key, _construct(value_node, (*path, key), placed, faults)
 
 
-def _scalar(node: Node, file: str) -> Any:
+def _scalar(node: Node, file: str, faults: list[PolicyError]) -> Any:
     text, kind = str(node.value), str(node.tag).removeprefix(_TAG)
     if kind == "str":
         return text
@@ -146,8 +161,11 @@ def _scalar(node: Node, file: str) -> Any:
     if kind == "float":
         return float(text.replace("_", ""))
     # Octal, hexadecimal, sexagesimal, underscores, dates: more than one reader in the world disagrees about them.
-    raise PolicyError(
-        f"{text!r} can be read in more than one way",
-        remedy="quote it if it is a word, or write a plain decimal number",
-        where=_location(node, file),
+    faults.append(
+        PolicyError(
+            f"{text!r} can be read in more than one way",
+            remedy="quote it if it is a word, or write a plain decimal number",
+            where=_location(node, file),
+        )
     )
+    return text
