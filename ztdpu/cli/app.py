@@ -1,20 +1,23 @@
-"""The root command: lists the nouns without importing them, and turns errors into words.
+"""The root command: lists the nouns without importing them, and turns errors into words and exit statuses.
 
 `ztdpu --help` must not pay for grpc, sqlalchemy or pydantic, so nouns are named here with their one-line
 help and imported when called.
 """
 
+# ruff: noqa: FBT002 - typer makes flags of them
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ztdpu.errors import PolicyRefusedError, ZtdpuError
+from ztdpu.cli.report import is_of_the_machine, report, report_os_error, report_usage
+from ztdpu.errors import UsageError, ZtdpuError
 
 NOUNS: Final[dict[str, str]] = {
     "demo": "Build a lab, train two tenants, attack it, revoke a device: one minute.",
@@ -33,6 +36,13 @@ NOUNS: Final[dict[str, str]] = {
 }
 """Noun -> help. Module `ztdpu.cli.NOUN` has a Typer called `app`."""
 
+EXIT_STATUSES: Final = (
+    "Exit status: 0 done; 1 failed, refused, or (policy explain) would be dropped;"
+    " 2 the question is wrong: usage, an unknown name, a missing or faulty file;"
+    " 3 control does not answer; 130 interrupted."
+)
+_COMPLETION: Final = frozenset({"install_completion", "show_completion"})
+
 
 class LazyNouns(TyperGroup):
     """A group whose sub-commands are imported on use."""
@@ -50,7 +60,27 @@ class LazyNouns(TyperGroup):
         module = importlib.import_module(f"ztdpu.cli.{cmd_name}")
         command = typer.main.get_command(module.app)
         command.name = cmd_name
+        # Completion is installed for the whole command; at a noun its options would only stand in the way.
+        command.params = [one for one in command.params if one.name not in _COMPLETION]
         return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the noun, or say which one is nearest."""
+        word = args[0] if args else ""
+        if word and not word.startswith("-") and word not in NOUNS:
+            near = difflib.get_close_matches(word, NOUNS, n=1)
+            rest = " ".join(args[1:])
+            remedy = f"did you mean `ztdpu {near[0]} {rest}`?".replace(" `?", "`?") if near else "`ztdpu --help`"
+            raise UsageError(f"no command {word!r}", remedy=remedy)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it. The parser's own way with a closed pipe (exit status 1) is not ours: a reader may stop reading."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            _mute_stdout()
+            raise typer.Exit(0) from None
 
 
 root = typer.Typer(
@@ -59,44 +89,73 @@ root = typer.Typer(
     add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Zero-trust isolation of tenants on AI training clusters with DPUs.",
+    epilog=EXIT_STATUSES,
     pretty_exceptions_enable=False,
 )
 
 
+def _print_version(*, wanted: bool) -> None:
+    if wanted:
+        from ztdpu import __version__
+
+        print(f"ztdpu {__version__}")
+        raise typer.Exit
+
+
 @root.callback()
-def _root() -> None:
+def _root(
+    version: Annotated[  # noqa: ARG001 - its callback does it
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=lambda v: _print_version(wanted=v)
+        ),
+    ] = False,
+) -> None:
     """Zero-trust isolation of tenants on AI training clusters with DPUs."""
 
 
-def report(error: ZtdpuError) -> None:
-    """Print an error for a person on stderr: what, where, what to do next."""
-    faults = error.faults if isinstance(error, PolicyRefusedError) else (error,)
-    for fault in faults:
-        print(f"error: {fault}" if not fault.where else f"{fault.where} {fault.message}", file=sys.stderr)
-    remedies = dict.fromkeys(fault.remedy for fault in (*faults, error) if fault.remedy)
-    for remedy in remedies:
-        print(f"  next: {remedy}", file=sys.stderr)
-
-
 def run() -> None:
-    """Run the command; leave with 0, 1 (failed), 2 (usage), 3 (unreachable) or 4 (a test found something)."""
+    """Run the command; leave with a status of EXIT_STATUSES."""
+    status = _call()
     try:
-        status = root(standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _mute_stdout()
+    except OSError as error:
+        report_os_error(error)
+        _mute_stdout()
+        status = status or 1
+    sys.exit(status)
+
+
+def _call() -> int:
+    try:
+        status = root(prog_name="ztdpu", standalone_mode=False)
     except ZtdpuError as error:
         report(error)
-        sys.exit(error.exit_status)
+        return error.exit_status
     except typer.Exit as leaving:
-        sys.exit(leaving.exit_code)
+        return leaving.exit_code
     except (typer.Abort, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except Exception as error:
-        # typer's own usage errors know how to print themselves; anything else is a defect of ours.
-        if not hasattr(error, "show"):
+        return 130
+    except OSError as error:
+        if not is_of_the_machine(error):
             raise
-        error.show()
-        sys.exit(2)
-    sys.exit(status if isinstance(status, int) else 0)
+        report_os_error(error)
+        return 1
+    except Exception as error:
+        # The parser's own errors know how to print themselves; anything else is a defect of ours.
+        if not hasattr(error, "format_message"):
+            raise
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()  # type: ignore[attr-defined]
+        else:
+            report_usage(error)
+        return 2
+    return status if isinstance(status, int) else 0
+
+
+def _mute_stdout() -> None:
+    """Whoever read has gone, or the disk is full: what is still buffered goes nowhere, without a word at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
