@@ -1,6 +1,6 @@
 # Every target sets up what it needs inside this checkout. System packages are installed by `make setup-system` alone.
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-system demo test check format generate lock clean docs setup-docs setup-torch
+.PHONY: help setup setup-system demo test check format generate lock clean bench docs setup-docs setup-torch
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,6 +38,10 @@ docs: $(READY) ## The documentation as web pages, in build/docs; a warning is an
 demo: $(READY) ## A lab, two trainings, attacks, a revocation: one minute. ARGS="-o json" for machines.
 	@sh deploy/setup-system.sh verify
 	@$(BIN)/ztdpu demo $(ARGS)
+
+bench: $(READY) ## Throughput, latency, CPU, attestation, policy on this machine. ARGS=overlay, ARGS="--quick", ARGS=--help.
+	@sh deploy/setup-system.sh verify
+	@$(BIN)/python -m ztdpu.lab.bench $(ARGS)
 
 test: $(READY) ## All tests, with real namespaces where that is claimed. ARGS are pytest's.
 	@sh deploy/setup-system.sh verify

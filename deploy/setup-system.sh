@@ -1,5 +1,6 @@
 #!/bin/sh
 # `install`: bring what demo and tests need from Debian or Ubuntu.  `verify`: name what is missing and how to get it.
+# Not wanted, not checked: wireguard-go (apt-get install wireguard-go wireguard-tools), with which `make bench` compares.
 set -eu
 
 # program=package
