@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import resource
 import signal
 from pathlib import Path
 from typing import Final
@@ -163,7 +164,8 @@ async def serve(configuration: ControlConfiguration) -> None:
 
 
 def run(configuration: ControlConfiguration) -> None:
-    """Blocking form of `serve`."""
+    """Blocking form of `serve`. Forbids core dumps: epoch keys and the authority's key are in memory."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     configure_logging("control")
     asyncio.run(serve(configuration))
 
