@@ -236,6 +236,8 @@ class ExchangeError(RefusedError):
 class ExchangeBusyError(ExchangeError):
     """A repeated request came while its answer is being made: nothing is wrong."""
 
+    code = "exchange-busy"
+
 
 class LeaseError(RefusedError):
     """There is no lease, or it ended."""

@@ -110,7 +110,7 @@ def test_list_has_its_columns(run: Run) -> None:
     answer = run("device", "list")
     assert answer.returncode == 0, answer.stderr
     head, *rows = answer.stdout.splitlines()
-    assert head.split() == ["NAME", "READY", "STATE", "TIER", "LEASE", "POLICY", "KEY", "EPOCH", "AGE"]
+    assert head.split() == ["NAME", "READY", "STATE", "LEASE", "POLICY", "EPOCH", "AGE"]
     assert [row.split()[:3] for row in rows] == [["dpu-0", "no", "pending"], ["dpu-1", "no", "pending"]]
 
 
@@ -135,12 +135,14 @@ def test_status_is_one_screen(run: Run) -> None:
 
 
 def test_unknown_name_is_an_error_with_a_remedy(run: Run) -> None:
-    answer = run("device", "show", "dpu-9")
-    assert answer.returncode == 1
-    assert "dpu-9" in answer.stderr
-    assert "next:" in answer.stderr
-    assert "Traceback" not in answer.stderr
-    assert not answer.stdout
+    for noun, name in (("device", "dpu-9"), ("tenant", "pink"), ("endpoint", "blue-9"), ("audit", "99999")):
+        answer = run(noun, "show", name)
+        assert answer.returncode == 2
+        assert answer.stderr.startswith("error: no ")
+        assert name in answer.stderr
+        assert "\n  next: " in answer.stderr
+        assert "Traceback" not in answer.stderr
+        assert not answer.stdout
 
 
 def test_attestation_of_a_device_that_never_attested(run: Run) -> None:
@@ -165,7 +167,16 @@ def test_dry_run_shows_the_blast_radius(run: Run) -> None:
 
 def test_revoke_asks_and_restore_leads_back(run: Run) -> None:
     refused = run("device", "revoke", "dpu-1", "--reason", "x", input="n\n")
-    assert refused.returncode == 130
+    assert refused.returncode == 1
+    assert "nothing was changed" in refused.stderr
+    unanswered = run("device", "revoke", "dpu-1", "--reason", "x", input="")
+    assert unanswered.returncode == 2
+    assert "nothing was changed" in unanswered.stderr
+    assert "--yes" in unanswered.stderr
+    unreasoned = run("device", "revoke", "dpu-1", "--reason", " ", input="y\n")
+    assert unreasoned.returncode == 2
+    assert "cuts off" not in unreasoned.stderr, "refused before anything is asked"
+    assert run("device", "list", "-o", "json").stdout.count('"revoked"') == 0
     done = run("device", "revoke", "dpu-1", "--reason", "lost", "--yes", "-o", "json")
     assert json.loads(done.stdout)["device"]["state"] == "revoked"
     again = run("device", "revoke", "dpu-1", "--reason", "lost", "--yes")
@@ -187,6 +198,61 @@ def test_nobody_there_is_exit_status_3(tmp_path: Path) -> None:
     assert "Traceback" not in answer.stderr
 
 
+def test_a_socket_of_others_is_told_from_none(server: str) -> None:
+    folder = Path(server).parent
+    code = f"import os; os.setuid(65534); os.environ['ZTDPU_SERVER'] = {server!r}; from ztdpu.cli import main; main()"
+    if os.geteuid() != 0 or not os.access(folder, os.R_OK):
+        pytest.skip("needs root, to be somebody else")
+    command = [sys.executable, "-c", f"import ztdpu.cli.app, ztdpu.cli.device, ztdpu.rpc.client; {code}"]
+    answer = subprocess.run([*command, "device", "list"], capture_output=True, text=True, timeout=30, check=False)
+    assert answer.returncode == 1, answer.stderr
+    assert "may not use" in answer.stderr
+    assert "needs root" in answer.stderr
+
+
+def test_state_of_the_lab_names_the_server(tmp_path: Path) -> None:
+    environment = {**os.environ, "ZTDPU_STATE": str(tmp_path)}
+    environment.pop("ZTDPU_SERVER", None)
+    command = [sys.executable, "-c", "from ztdpu.cli import main; main()", "device", "list"]
+    answer = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30, check=False)
+    assert answer.returncode == 3
+    assert f"{tmp_path}/control/admin.sock" in answer.stderr
+
+
+def test_a_reader_that_stops_and_a_full_disk(server: str) -> None:
+    command = f"{sys.executable} -c 'from ztdpu.cli import main; main()' device list"
+    environment = {**os.environ, "ZTDPU_SERVER": server}
+
+    def shell(text: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", f"set -o pipefail; {text}"],
+            capture_output=True, text=True, env=environment, timeout=30, check=False,
+        )  # fmt: skip
+
+    piped = shell(f"{command} | head -1")
+    assert (piped.returncode, piped.stderr) == (0, "")
+    closed = shell(f"{command} | true")
+    assert (closed.returncode, closed.stderr) == (0, "")
+    full = shell(f"{command} > /dev/full")
+    assert full.returncode == 1
+    assert full.stderr.splitlines() == [
+        "error: cannot write the output: No space left on device",
+        "  next: make room, or write elsewhere",
+    ]
+
+
+def test_ids_stay_on_their_line(run: Run, folder: Path) -> None:
+    device = json.loads(run("device", "show", "dpu-0", "-o", "json").stdout)
+    lines = run("device", "show", "dpu-0").stdout.splitlines()
+    assert any(line.split()[:2] == ["wanted", device["revision_wanted"]] for line in lines)
+    newest = json.loads(run("audit", "list", "-n", "1", "-o", "json").stdout)[0]
+    shown = run("audit", "show", str(newest["index"])).stdout
+    assert f"leaf_hash: {newest['leaf_hash']}\n" in shown
+    assert "leaf" in json.loads(run("audit", "show", str(newest["index"]), "-o", "json").stdout)
+    assert isinstance(json.loads(run("key", "list", "-o", "json").stdout)[0]["created_unix_ms"], int)
+    assert [one["ready"] for one in json.loads(run("endpoint", "list", "-o", "json").stdout)] == [False] * 5
+
+
 def test_second_control_on_one_state_directory_is_refused(server: str, folder: Path) -> None:
     answer = ztdpu("control", "run", "--config", str(folder / "control.yaml"))
     assert answer.returncode == 1
@@ -204,6 +270,45 @@ def test_faulty_start_up_file_names_its_place(line: str, words: str, tmp_path: P
     assert "control.yaml:" in answer.stderr
     assert words in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+def test_hang_up_reads_the_policy_again(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "c", ignore=shutil.ignore_patterns("state", "admin"))
+    text = (folder / "control.yaml").read_text().replace(str(folder), str(tmp_path / "c"))
+    (tmp_path / "c" / "control.yaml").write_text(text)
+    process, socket = start_control(tmp_path / "c")
+    try:
+        stray = tmp_path / "c" / "policy" / "stray.yaml"
+        for content, word in (("kind: [", "policy-not-reloaded"), ("# fine", "policy-reloaded")):
+            stray.write_text(content)
+            process.send_signal(signal.SIGHUP)
+            deadline = time.monotonic() + 10
+            while word not in (tmp_path / "c" / "log").read_text():
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        assert ztdpu("control", "healthcheck", server=socket).returncode == 0
+    finally:
+        process.terminate()
+        assert process.wait(timeout=10) == 0
+    for line in (tmp_path / "c" / "log").read_text().splitlines():
+        assert line.startswith("{"), "nothing but JSON"
+
+
+def test_stopped_control_is_given_up_after_seconds(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "c", ignore=shutil.ignore_patterns("state", "admin"))
+    text = (folder / "control.yaml").read_text().replace(str(folder), str(tmp_path / "c"))
+    (tmp_path / "c" / "control.yaml").write_text(text)
+    process, socket = start_control(tmp_path / "c")
+    try:
+        process.send_signal(signal.SIGSTOP)
+        started = time.monotonic()
+        answer = ztdpu("device", "list", server=socket)
+        assert answer.returncode == 3
+        assert "did not answer in time" in answer.stderr
+        assert time.monotonic() - started < 9
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_revocation_survives_a_kill(folder: Path, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def _print_version(*, wanted: bool) -> None:
 
 @root.callback()
 def _root(
-    version: Annotated[  # noqa: ARG001 - its callback does it
+    version: Annotated[
         bool,
         typer.Option(
             "--version", help="Print the version.", is_eager=True, callback=lambda v: _print_version(wanted=v)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,8 +28,9 @@ def list_audit(
         entries = client.list_audit(first=first, limit=limit)
     print_rows(
         [_row(one) for one in entries],
-        columns=("index", "time", "outcome", "actor", "action", "subject", "reason"),
-        wide=("role", "request_id", "leaf_hash"),
+        columns=("index", "time", "outcome", "action", "subject", "reason"),
+        wide=("actor", "role", "request_id", "leaf_hash"),
+        shrink=("reason", "subject"),
         output=output,
         empty="no entries",
     )
@@ -42,11 +42,10 @@ def show(
     server: ServerOption = None,
     output: FormatOption = Format.YAML,
 ) -> None:
-    """Show one entry with its leaf hash."""
+    """Show one entry with its leaf (the text that is hashed) and the hash."""
     with connect(server) as client:
         entry = client.get_audit(index)
-    print_document(_row(entry), output=output)
-    print(f"leaf: {entry.leaf.decode('ascii', 'replace')}", file=sys.stderr)
+    print_document(_row(entry) | {"leaf": entry.leaf.decode("ascii", "replace")}, output=output)
 
 
 def _row(entry: AuditEntry) -> dict[str, Any]:

@@ -14,21 +14,28 @@ ServerOption = Annotated[
     typer.Option(
         "--server",
         envvar="ZTDPU_SERVER",
-        help="Control: path of its admin socket, or ADDRESS:PORT. Default: the lab's.",
+        help="Control: path of its admin socket, or ADDRESS:PORT. Default: that of the lab in ZTDPU_STATE.",
         show_default=False,
     ),
 ]
 
 
 def connect(server: str | None) -> ControlClient:
-    """Open a client; gRPC is imported here, so that `--help` does not pay for it."""
+    """Open a client; gRPC is imported here, so that `--help` does not pay for it.
+
+    Somebody at a terminal who waits for longer than a second is told for whom.
+    """
     import os
+    import sys
 
     # gRPC's own log lines are for its developers; what went wrong is said in our words.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from ztdpu.rpc.client import ControlClient
 
-    return ControlClient.connect(server)
+    client = ControlClient.connect(server)
+    if sys.stderr.isatty():
+        client.on_slow = lambda: print("waiting for control ...", file=sys.stderr, flush=True)
+    return client
 
 
 def as_time(unix_ms: int) -> str:

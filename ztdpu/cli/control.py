@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,9 @@ app = typer.Typer(help="Run the control service.", no_args_is_help=True)
 def run(
     config: Annotated[Path, typer.Option("--config", "-c", help="Start-up file (ControlConfiguration).")],
 ) -> None:
-    """Run control until SIGTERM."""
+    """Run control until SIGTERM; SIGHUP has it read the policy again."""
+    # gRPC's lines for its own developers do not belong between ours, which are JSON.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from ztdpu.control.configuration import ControlConfiguration
     from ztdpu.control.run import run as run_control
     from ztdpu.policy.load import read_strict

@@ -11,18 +11,31 @@ import typer
 
 from ztdpu.cli.connection import ServerOption, as_age, as_time, connect
 from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
+from ztdpu.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ztdpu.model.administration import BlastRadius, DeviceChange
     from ztdpu.model.device import DeviceStatus
 
 app = typer.Typer(help="List, show, revoke, quarantine and restore devices.", no_args_is_help=True)
 
-COLUMNS = ("name", "ready", "state", "tier", "lease", "policy", "key_epoch", "age")
-WIDE = ("underlay", "profile", "boot", "version", "reason")
+COLUMNS = ("name", "ready", "state", "lease", "policy", "epoch", "age")
+WIDE = ("tier", "underlay", "profile", "boot", "version", "reason")
 
 NameArgument = Annotated[str, typer.Argument(help="Name of the device, such as dpu-0.")]
-ReasonOption = Annotated[str, typer.Option("--reason", "-r", help="Why; it stands in the audit log.")]
+
+
+def _require_reason(text: str) -> str:
+    if not text.strip():
+        raise UsageError("the reason is empty", remedy="say why with --reason; it stands in the audit log")
+    return text
+
+
+ReasonOption = Annotated[
+    str, typer.Option("--reason", "-r", help="Why; it stands in the audit log.", callback=_require_reason)
+]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, change nothing.")]
 VersionOption = Annotated[
@@ -35,7 +48,11 @@ RequestOption = Annotated[
 
 @app.command("list")
 def list_devices(server: ServerOption = None, output: FormatOption = Format.TABLE) -> None:
-    """List devices and how they stand."""
+    """List devices and how they stand.
+
+    POLICY is the revision of the tables that a device enforces, and the one that it should enforce when that is
+    another. LEASE is what is left of it. EPOCH is the newest key epoch of its tenants.
+    """
     with connect(server) as client:
         devices = client.list_devices()
     if output in (Format.JSON, Format.YAML):
@@ -46,13 +63,22 @@ def list_devices(server: ServerOption = None, output: FormatOption = Format.TABL
         columns=COLUMNS,
         wide=WIDE,
         output=output,
+        shrink=("policy", "name"),
         empty="no devices: the policy in force has no Device documents",
     )
+    print_late(devices)
+
+
+def print_late(devices: Iterable[DeviceStatus]) -> None:
+    """Name devices that are ready and will not stay so."""
+    for one in devices:
+        if _late(one):
+            print(f"{one.name} {_late(one)}; its lease ends in {one.lease_s:.0f} s", file=sys.stderr)
 
 
 def device_row(one: DeviceStatus) -> dict[str, Any]:
-    """One line of the list; `!` stands where a device does not enforce what it should."""
-    same = one.revision_applied == one.revision_wanted and one.revision_applied
+    """One line of the list."""
+    applied, wanted = one.revision_applied[:7] or "none", one.revision_wanted[:7]
     epochs = sorted(set(one.key_epochs.values()))
     return {
         "name": one.name,
@@ -60,8 +86,8 @@ def device_row(one: DeviceStatus) -> dict[str, Any]:
         "state": str(one.state),
         "tier": one.tier,
         "lease": f"{one.lease_s:.0f}s" if one.lease_s else "-",
-        "policy": f"{(one.revision_applied[:7] or 'none')}/{one.revision_wanted[:7]}{'' if same else ' !'}",
-        "key_epoch": ",".join(map(str, epochs)),
+        "policy": applied if one.revision_applied == one.revision_wanted else f"{applied}, wants {wanted}",
+        "epoch": ",".join(map(str, epochs)),
         "age": as_age(one.since_unix_ms),
         "underlay": one.underlay_address,
         "profile": one.profile,
@@ -79,35 +105,50 @@ def show(name: NameArgument, server: ServerOption = None, output: FormatOption =
     if output in (Format.JSON, Format.YAML):
         print_document(dataclasses.asdict(device), output=output)
         return
-    from rich.console import Console
-
-    Console().print(_tree(device))
+    print("\n".join(_sheet(device)))
 
 
-def _tree(one: DeviceStatus) -> Any:
-    from rich.tree import Tree
+def _sheet(one: DeviceStatus) -> list[str]:
+    """One line a fact, never wrapped: an id that is cut in two cannot be copied or searched for."""
+    ready = "yes" if one.ready else f"no: {one.waiting_for or 'no lease'}"
+    return [
+        f"{one.name}: {one.state} since {as_time(one.since_unix_ms)} ({as_age(one.since_unix_ms)})",
+        f"  reason       {one.reason}",
+        f"  ready        {ready}",
+        f"  lease        {f'{one.lease_s:.1f} s left' if one.lease_s else 'none'}",
+        f"  attested     {_attested(one)}",
+        f"  version      {one.version}",
+        "trust",
+        f"  tier         {one.tier}",
+        f"  profile      {one.profile}, boot {one.boot_counter}",
+        f"  DeviceID     {one.device_id_sha256 or 'not pinned yet'}",
+        f"  key binding  {one.binding_sha256 or 'none'}",
+        "policy",
+        f"  tenants      {', '.join(one.tenants) or 'none'}",
+        f"  wanted       {one.revision_wanted} (generation {one.generation_wanted})",
+        f"  applied      {one.revision_applied or 'none'} (generation {one.generation_applied})",
+        f"  key epochs   {', '.join(f'{t} {e}' for t, e in sorted(one.key_epochs.items())) or 'none'}",
+        "traffic",
+        f"  underlay     {one.underlay_address}, agent {'connected' if one.connected else 'not connected'} to control",
+        f"  sealed       {one.sealed_packets} packets",
+        f"  opened       {one.opened_packets} packets",
+        *(
+            f"  {reason:<12} {count} packets"
+            for reason, count in sorted(one.packets_by_reason.items(), key=lambda pair: -pair[1])
+        ),
+    ]
 
-    colour = "green" if one.ready else "yellow" if one.lease_s else "red"
-    tree = Tree(f"[bold]{one.name}[/bold]  [{colour}]{one.state}[/{colour}]")
-    state = tree.add(f"state since {as_time(one.since_unix_ms)} ({as_age(one.since_unix_ms)})")
-    state.add(f"reason    {one.reason}")
-    state.add(f"ready     {'yes' if one.ready else 'no: ' + (one.waiting_for or 'no lease')}")
-    state.add(f"lease     {one.lease_s:.1f} s left" if one.lease_s else "lease     none")
-    state.add(f"version   {one.version}")
-    trust = tree.add(f"trust     tier {one.tier}")
-    trust.add(f"profile   {one.profile}, boot {one.boot_counter}")
-    trust.add(f"DeviceID  {one.device_id_sha256 or 'not pinned yet'}")
-    trust.add(f"binding   {one.binding_sha256 or 'none'}")
-    policy = tree.add(f"policy    tenants {', '.join(one.tenants) or 'none'}")
-    policy.add(f"wanted    {one.revision_wanted[:16]} (generation {one.generation_wanted})")
-    policy.add(f"applied   {one.revision_applied[:16] or 'none'} (generation {one.generation_applied})")
-    policy.add(f"epochs    {', '.join(f'{t}={e}' for t, e in sorted(one.key_epochs.items())) or 'none'}")
-    path = tree.add(f"traffic   underlay {one.underlay_address}, {'connected' if one.connected else 'not connected'}")
-    path.add(f"sealed    {one.sealed_packets} packets")
-    path.add(f"opened    {one.opened_packets} packets")
-    for reason, count in sorted(one.packets_by_reason.items(), key=lambda pair: -pair[1]):
-        path.add(f"{reason}  {count}")
-    return tree
+
+def _attested(one: DeviceStatus) -> str:
+    if not one.appraised_unix_ms:
+        return "never"
+    late = f"; {_late(one)}" if _late(one) else ""
+    return f"{as_age(one.appraised_unix_ms)} ago{late}"
+
+
+def _late(one: DeviceStatus) -> str:
+    """What a device that is ready waits for: it will not stay ready without it."""
+    return f"waits for {one.waiting_for}" if one.ready and one.waiting_for else ""
 
 
 @app.command()
@@ -208,8 +249,20 @@ def _stop_here(verb: str, name: str, preview: DeviceChange, *, yes: bool, dry_ru
         print("dry run: nothing was changed", file=sys.stderr)
         return True
     if not yes:
-        typer.confirm(f"{verb} {name}?", abort=True, err=True)
+        _ask(f"{verb} {name}?")
     return False
+
+
+def _ask(question: str) -> None:
+    """Return only after a yes."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer:
+        print(file=sys.stderr)
+        raise UsageError("nobody is there to answer; nothing was changed", remedy="--yes does it without asking")
+    if answer.strip().lower() not in ("y", "yes"):
+        print("nothing was changed", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 def _print_radius(verb: str, name: str, radius: BlastRadius) -> None:

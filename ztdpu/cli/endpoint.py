@@ -24,8 +24,9 @@ def list_endpoints(
         endpoints = client.list_endpoints(tenant_name=tenant)
     print_rows(
         [_document(one) for one in endpoints],
-        columns=("name", "tenant", "device", "device_state", "addresses"),
+        columns=("name", "ready", "tenant", "device", "device_state", "addresses"),
         wide=("labels", "endpoint_id"),
+        shrink=("addresses",),
         output=output,
         empty="no endpoints: the policy in force has no Endpoint documents",
     )

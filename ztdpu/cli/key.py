@@ -19,10 +19,14 @@ def list_keys(server: ServerOption = None, output: FormatOption = Format.TABLE) 
     """List the epoch key of each tenant's network, and who uses it."""
     with connect(server) as client:
         keys = client.list_keys()
+    if output in (Format.JSON, Format.YAML):
+        print_document([dataclasses.asdict(one) for one in keys], output=output)
+        return
     print_rows(
         [dataclasses.asdict(one) | {"age": as_age(one.created_unix_ms)} for one in keys],
         columns=("tenant", "epoch", "age", "cause", "devices_current", "devices_behind"),
         wide=("network_id", "network_generation"),
+        shrink=("cause", "devices_current", "devices_behind"),
         output=output,
         empty="no keys: the signed roster names no networks",
     )

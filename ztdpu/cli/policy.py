@@ -11,7 +11,9 @@ import typer
 
 from ztdpu.cli.connection import ServerOption, as_time, connect
 from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
+from ztdpu.cli.report import report
 from ztdpu.errors import PolicyError, PolicyRefusedError
+from ztdpu.policy.example import EXAMPLE_POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,41 +23,60 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Lint and explain policy files; sync them into control.")
 
-DirectoryOption = Annotated[Path, typer.Option("--policy", help="Directory of policy files.")]
+EXAMPLE = "the example cluster, as for `lab up`"
+DirectoryOption = Annotated[
+    Path, typer.Option("--policy", help="Directory of policy files.", show_default=EXAMPLE, resolve_path=False)
+]
 
 _STATION_WIDTH = 8
 
 
 @app.command()
 def lint(
-    directory: Annotated[Path, typer.Argument(help="Directory of policy files.")] = Path("policies"),
+    directory: Annotated[
+        Path, typer.Argument(help="Directory of policy files.", show_default=EXAMPLE)
+    ] = EXAMPLE_POLICIES,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Read every file and compile the tables of every device; say all that is wrong, with its line."""
+    """Read every file and compile the tables of every device; say all that is wrong, with its line.
+
+    Exit status 1 when something is wrong in the files, 2 when there are none.
+    """
     from ztdpu.policy.compile import compile_tables
     from ztdpu.policy.explain import assumed_networks
     from ztdpu.policy.load import load_directory
 
+    directory = _short(directory)
     try:
         cluster = load_directory(directory)
+        networks = assumed_networks(cluster)
+        for name in cluster.devices:
+            compile_tables(cluster, name, networks)
     except PolicyError as error:
-        if output is Format.TABLE:
-            raise
-        faults = error.faults if isinstance(error, PolicyRefusedError) else (error,)
-        print_document({"ok": False, "faults": [_fault(fault) for fault in faults]}, output=output)
-        raise typer.Exit(1) from None
-    networks = assumed_networks(cluster)
-    revisions = {name: compile_tables(cluster, name, networks).revision.hex() for name in cluster.devices}
+        if output in (Format.JSON, Format.YAML):
+            faults = error.faults if isinstance(error, PolicyRefusedError) else (error,)
+            print_document({"ok": False, "faults": [_fault(fault) for fault in faults]}, output=output)
+            raise typer.Exit(error.exit_status) from None
+        raise
+    for file in cluster.empty_files:
+        print(f"warning: {file}: no document in it", file=sys.stderr)
     counts = {
         "devices": len(cluster.devices),
         "tenants": len(cluster.tenants),
         "endpoints": len(cluster.endpoints),
         "network policies": len(cluster.network_policies),
     }
-    if output is not Format.TABLE:
-        print_document({"ok": True, "counts": counts, "revisions": revisions}, output=output)
+    if output in (Format.JSON, Format.YAML):
+        print_document({"ok": True, "counts": counts, "empty_files": list(cluster.empty_files)}, output=output)
         return
     print(f"{directory}: good. " + ", ".join(f"{count} {what}" for what, count in counts.items()))
+
+
+def _short(directory: Path) -> Path:
+    """The example cluster as seen from here, when here is the checkout; else what was given."""
+    if directory == EXAMPLE_POLICIES and directory.is_relative_to(Path.cwd()):
+        return directory.relative_to(Path.cwd())
+    return directory
 
 
 def _fault(fault: PolicyError) -> dict[str, Any]:
@@ -74,20 +95,26 @@ def explain(
     source: Annotated[str, typer.Option("--from", help="Endpoint that opens the flow.")],
     destination: Annotated[str, typer.Option("--to", help="Endpoint or overlay address.")],
     port: Annotated[str, typer.Option("--port", help="22/tcp, 53/udp or icmp.")],
-    directory: DirectoryOption = Path("policies"),
+    directory: DirectoryOption = EXAMPLE_POLICIES,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Would this new flow pass, and which line decides? Exit status 1 when it would be dropped."""
+    """Say whether a new flow would pass, and which line decides.
+
+    Exit status 0 when it would pass, 1 when it would be dropped, 2 when the question or the files are wrong.
+    """
     from ztdpu.model.verdict import Verdict
     from ztdpu.policy.explain import explain as explain_flow
     from ztdpu.policy.explain import parse_port
     from ztdpu.policy.load import load_directory
 
     protocol, number = parse_port(port)
-    answer = explain_flow(
-        load_directory(directory), source=source, destination=destination, protocol=protocol, port=number
-    )
-    if output is Format.TABLE:
+    try:
+        cluster = load_directory(_short(directory))
+    except PolicyError as error:
+        report(error)
+        raise typer.Exit(2) from None  # 1 is an answer to the question
+    answer = explain_flow(cluster, source=source, destination=destination, protocol=protocol, port=number)
+    if output not in (Format.JSON, Format.YAML):
         _print_explanation(answer, port)
     else:
         print_document(_explanation(answer), output=output)
@@ -100,8 +127,6 @@ def _print_explanation(answer: Explanation, port: str) -> None:
     for step in answer.steps:
         place = f"  {step.where}" if step.where else ""
         print(f"  {step.station.ljust(_STATION_WIDTH)} {step.device}  {step.verdict}  {step.text}{place}")
-    for device, revision in answer.revisions.items():
-        print(f"  tables of {device}: revision {revision[:12]}", file=sys.stderr)
 
 
 def _explanation(answer: Explanation) -> dict[str, Any]:
@@ -123,7 +148,6 @@ def _explanation(answer: Explanation) -> dict[str, Any]:
             }
             for step in answer.steps
         ],
-        "revisions": dict(answer.revisions),
     }
 
 
@@ -136,7 +160,7 @@ def sync(
     """Have control read its policy directory again and push what changed; refused whole when anything is wrong."""
     with connect(server) as client:
         answer = client.sync_policy(reason=reason)
-    if output is not Format.TABLE:
+    if output in (Format.JSON, Format.YAML):
         print_document(dataclasses.asdict(answer), output=output)
     elif not answer.faults:
         changed = ", ".join(answer.changed_devices)
@@ -176,4 +200,4 @@ def status(server: ServerOption = None, output: FormatOption = Format.TABLE) -> 
 
 def _print_faults(faults: Iterable[PolicyFaultPlace]) -> None:
     for fault in faults:
-        print(f"{fault.where} {fault.message}", file=sys.stderr)
+        print(f"error: {fault.where} {fault.message}", file=sys.stderr)

@@ -7,7 +7,7 @@ import dataclasses
 import typer
 
 from ztdpu.cli.connection import ServerOption, as_age, connect
-from ztdpu.cli.device import COLUMNS, device_row
+from ztdpu.cli.device import COLUMNS, device_row, print_late
 from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
 
 app = typer.Typer()
@@ -36,4 +36,5 @@ def status(server: ServerOption = None, output: FormatOption = Format.TABLE) -> 
         f" {control.audit_size} audit entries"
     )
     print()
-    print_rows([device_row(one) for one in devices], columns=COLUMNS, output=Format.TABLE)
+    print_rows([device_row(one) for one in devices], columns=COLUMNS, shrink=("policy", "name"))
+    print_late(devices)

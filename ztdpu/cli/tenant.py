@@ -22,6 +22,7 @@ def list_tenants(server: ServerOption = None, output: FormatOption = Format.TABL
         [dataclasses.asdict(one) for one in tenants],
         columns=("name", "key_epoch", "endpoints", "devices"),
         wide=("network_id", "network_generation"),
+        shrink=("endpoints", "devices"),
         output=output,
         empty="no tenants: the policy in force has no Tenant documents",
     )

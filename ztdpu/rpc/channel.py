@@ -6,6 +6,7 @@ The name checked in control's certificate is always `control.TRUSTDOMAIN`; targe
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -41,8 +42,8 @@ def open_channel(server: str, *, tls: TlsFiles | None = None) -> grpc.Channel:
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.max_receive_message_length", ADMIN_MESSAGE_LIMIT_OCTETS),
     ]
-    if server.startswith(("/", "unix:", "./")):
-        path = str(Path(server.removeprefix("unix://").removeprefix("unix:")).absolute())
+    path = socket_path(server)
+    if path is not None:
         return grpc.insecure_channel(f"unix:{path}", options=[*options, ("grpc.default_authority", "localhost")])
     if tls is None:
         raise UsageError(
@@ -58,6 +59,29 @@ def open_channel(server: str, *, tls: TlsFiles | None = None) -> grpc.Channel:
         credentials,
         options=[*options, ("grpc.ssl_target_name_override", name), ("grpc.default_authority", name)],
     )
+
+
+def socket_path(server: str) -> str | None:
+    """The absolute path of the UNIX socket that `server` names; None for an address."""
+    if not server.startswith(("/", "unix:", "./", "../")):
+        return None
+    return str(Path(server.removeprefix("unix://").removeprefix("unix:")).absolute())
+
+
+def is_forbidden(server: str) -> bool:
+    """Whether `server` is a socket that this user may not use; gRPC calls that unavailable, like a missing one."""
+    path = socket_path(server)
+    if path is None:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except PermissionError:
+            return True
+        except OSError:
+            return False
+    return False
 
 
 def _read(path: Path) -> bytes:

@@ -6,6 +6,7 @@ Every method raises a ZtdpuError: UnreachableError when control does not answer,
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -50,15 +51,22 @@ from ztdpu.v1 import (
     tenant_pb2_grpc,
 )
 
-LAB_ADMIN_SOCKET: Final = "/run/ztdpu/lab/control/admin.sock"
+LAB_STATE: Final = "/run/ztdpu/lab"
+ADMIN_SOCKET_OF_LAB: Final = "control/admin.sock"
+"""Below the lab's directory."""
 CALL_LIMIT_S: Final = 15.0
+READ_LIMIT_S: Final = 5.0
+"""Calls that only read answer in milliseconds, or not at all."""
+SLOW_S: Final = 1.0
 
 Answer = TypeVar("Answer")
 
 
 def default_server() -> str:
-    """ZTDPU_SERVER, or the lab's admin socket."""
-    return os.environ.get("ZTDPU_SERVER") or LAB_ADMIN_SOCKET
+    """ZTDPU_SERVER, or the admin socket of the lab in ZTDPU_STATE, or that of the lab in its usual directory."""
+    return os.environ.get("ZTDPU_SERVER") or str(
+        Path(os.environ.get("ZTDPU_STATE") or LAB_STATE).absolute() / ADMIN_SOCKET_OF_LAB
+    )
 
 
 def _tls_from_environment() -> TlsFiles | None:
@@ -78,6 +86,8 @@ class ControlClient:
         self._channel = channel
         self._server = server
         self._limit_s = call_limit_s
+        self.on_slow: Callable[[], None] | None = None
+        """Called, in a thread of its own, when an answer takes longer than SLOW_S."""
         self._devices = device_pb2_grpc.DeviceServiceStub(channel)
         self._tenants = tenant_pb2_grpc.TenantServiceStub(channel)
         self._endpoints = endpoint_pb2_grpc.EndpointServiceStub(channel)
@@ -89,7 +99,7 @@ class ControlClient:
 
     @classmethod
     def connect(cls, server: str | None = None, *, tls: TlsFiles | None = None) -> Self:
-        """Open a channel to `server` (default: ZTDPU_SERVER, else the lab's socket); it connects at the first call."""
+        """Open a channel to `server` (default: `default_server`); it connects at the first call."""
         target = server or default_server()
         return cls(open_channel(target, tls=tls or _tls_from_environment()), target)
 
@@ -105,17 +115,34 @@ class ControlClient:
         """Close the channel."""
         self._channel.close()
 
-    def _call(self, method: Callable[..., Any], request: Any, convert: Callable[[Any], Answer]) -> Answer:
+    def _call(
+        self,
+        method: Callable[..., Any],
+        request: Any,
+        convert: Callable[[Any], Answer],
+        *,
+        limit_s: float | None = None,
+    ) -> Answer:
+        timer = threading.Timer(SLOW_S, self.on_slow) if self.on_slow is not None else None
+        if timer is not None:
+            timer.daemon = True
+            timer.start()
         try:
-            return convert(method(request, timeout=self._limit_s))
+            return convert(method(request, timeout=limit_s or self._limit_s))
         except grpc.RpcError as failure:
             raise error_from(failure, self._server) from failure
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _read(self, method: Callable[..., Any], request: Any, convert: Callable[[Any], Answer]) -> Answer:
+        return self._call(method, request, convert, limit_s=min(READ_LIMIT_S, self._limit_s))
 
     # --- devices ---
 
     def list_devices(self) -> list[DeviceStatus]:
         """All devices of the policy in force, by name."""
-        return self._call(
+        return self._read(
             self._devices.ListDevices,
             device_pb2.ListDevicesRequest(),
             lambda answer: [device.device_from_message(one) for one in answer.devices],
@@ -123,7 +150,7 @@ class ControlClient:
 
     def get_device(self, name: str) -> DeviceStatus:
         """One device. Raises NotFoundError."""
-        return self._call(self._devices.GetDevice, device_pb2.GetDeviceRequest(name=name), device.device_from_message)
+        return self._read(self._devices.GetDevice, device_pb2.GetDeviceRequest(name=name), device.device_from_message)
 
     def create_join_token(self, name: str, *, ttl_s: int = 0, reason: str = "enrolment") -> JoinToken:
         """A single-use token for a device whose DeviceID is not pinned."""
@@ -175,7 +202,7 @@ class ControlClient:
 
     def list_tenants(self) -> list[TenantStatus]:
         """All tenants that the caller may see."""
-        return self._call(
+        return self._read(
             self._tenants.ListTenants,
             tenant_pb2.ListTenantsRequest(),
             lambda answer: [tenant.tenant_from_message(one) for one in answer.tenants],
@@ -183,11 +210,11 @@ class ControlClient:
 
     def get_tenant(self, name: str) -> TenantStatus:
         """One tenant. Raises NotFoundError."""
-        return self._call(self._tenants.GetTenant, tenant_pb2.GetTenantRequest(name=name), tenant.tenant_from_message)
+        return self._read(self._tenants.GetTenant, tenant_pb2.GetTenantRequest(name=name), tenant.tenant_from_message)
 
     def list_endpoints(self, *, tenant_name: str = "") -> list[EndpointStatus]:
         """Endpoints, of one tenant or of all."""
-        return self._call(
+        return self._read(
             self._endpoints.ListEndpoints,
             endpoint_pb2.ListEndpointsRequest(tenant=tenant_name),
             lambda answer: [tenant.endpoint_from_message(one) for one in answer.endpoints],
@@ -195,7 +222,7 @@ class ControlClient:
 
     def get_endpoint(self, name: str) -> EndpointStatus:
         """One endpoint. Raises NotFoundError."""
-        return self._call(
+        return self._read(
             self._endpoints.GetEndpoint, endpoint_pb2.GetEndpointRequest(name=name), tenant.endpoint_from_message
         )
 
@@ -203,7 +230,7 @@ class ControlClient:
 
     def policy_status(self) -> PolicyStatus:
         """The policy in force and who enforces it."""
-        return self._call(self._policy.GetPolicyStatus, policy_pb2.GetPolicyStatusRequest(), policy.status_from_message)
+        return self._read(self._policy.GetPolicyStatus, policy_pb2.GetPolicyStatusRequest(), policy.status_from_message)
 
     def sync_policy(self, *, reason: str = "sync", request_id: str | None = None) -> PolicySync:
         """Read policy files again. With faults in the answer nothing was applied."""
@@ -212,7 +239,7 @@ class ControlClient:
 
     def list_keys(self) -> list[TenantKey]:
         """Epochs of the networks that the caller may see."""
-        return self._call(
+        return self._read(
             self._keys.ListKeys,
             key_pb2.ListKeysRequest(),
             lambda answer: [key.key_from_message(one) for one in answer.keys],
@@ -242,22 +269,22 @@ class ControlClient:
     def list_audit(self, *, first: int | None = None, limit: int = 100) -> list[AuditEntry]:
         """Leaves from index `first`, or the newest `limit` ones; oldest first."""
         request = audit_pb2.ListAuditRequest(first=first or 0, limit=limit, newest=first is None)
-        return self._call(
+        return self._read(
             self._audit.ListAudit, request, lambda answer: [audit.entry_from_message(one) for one in answer.entries]
         )
 
     def get_audit(self, index: int) -> AuditEntry:
         """One leaf. Raises NotFoundError."""
-        return self._call(self._audit.GetAudit, audit_pb2.GetAuditRequest(index=index), audit.entry_from_message)
+        return self._read(self._audit.GetAudit, audit_pb2.GetAuditRequest(index=index), audit.entry_from_message)
 
     def get_attestation(self, name: str) -> AttestationReport:
         """What the last appraisal of a device found. Raises NotFoundError, and StateError when there was none yet."""
         request = attestation_pb2.GetAttestationRequest(device=name)
-        return self._call(self._attestation.GetAttestation, request, attestation.report_from_message)
+        return self._read(self._attestation.GetAttestation, request, attestation.report_from_message)
 
     def status(self) -> ControlStatus:
         """How control and the cluster stand."""
-        return self._call(self._control.GetStatus, control_pb2.GetStatusRequest(), control.status_from_message)
+        return self._read(self._control.GetStatus, control_pb2.GetStatusRequest(), control.status_from_message)
 
 
 def _change(

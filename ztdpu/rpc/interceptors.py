@@ -30,6 +30,7 @@ from ztdpu.errors import (
     UsageError,
     ZtdpuError,
 )
+from ztdpu.rpc.channel import is_forbidden
 
 DETAIL_KEY: Final = "ztdpu-error-bin"
 """Trailing metadata for local admins: JSON with message, remedy and place."""
@@ -110,12 +111,19 @@ def error_from(failure: Any, server: str) -> ZtdpuError:
     code = failure.code()
     word = failure.details() or ""
     if code is grpc.StatusCode.UNAVAILABLE and word not in _BY_WORD:
+        if is_forbidden(server):
+            return PermissionDeniedError(
+                f"this user may not use control's socket {server}",
+                remedy="needs root: run it with sudo, or as the user that runs control",
+            )
         return UnreachableError(
             f"no answer from control at {server}",
             remedy="is it running (`ztdpu lab up`, `ztdpu control run`)? Name another with --server or ZTDPU_SERVER",
         )
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return UnreachableError(f"control at {server} took too long", remedy="try again; look at its log")
+        return UnreachableError(
+            f"control at {server} did not answer in time", remedy="does it hang, or is it stopped? Look at its log"
+        )
     kind = _BY_WORD.get(word)
     detail = _decode_detail(failure)
     if kind is None:
