@@ -44,30 +44,58 @@ def test_the_demo_holds_and_leaves_nothing():
     assert result["wire"]["canary_hits_without_encryption"] > 0
     assert result["revocation"]["pps_before"] >= 1_000
     assert result["revocation"]["ack_to_last_packet_ms"] <= 1_000
-    assert not state.exists()
-    assert not processes.find_members(str(state))
+    assert not find_leftovers(state.name, state)
 
 
-def test_a_demo_beside_a_lab_of_the_same_directory_fails_and_leaves_it_alone(lab):
-    command = [sys.executable, "-m", "ztdpu", "demo", "--state", str(lab.state), "--prefix", lab.prefix, "-o", "json"]
+def test_a_demo_beside_a_lab_of_the_same_directory_is_refused_once_and_leaves_it_alone(lab):
+    command = [sys.executable, "-m", "ztdpu", "demo", "--state", str(lab.state), "--prefix", lab.prefix]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
-    assert json.loads(ended.stdout)["ok"] is False
-    assert "a lab is up" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert ended.stderr.splitlines() == [
+        f"error: a lab is up in {lab.state}",
+        f"  next: ztdpu lab down --state {lab.state}, or name another --state and --prefix",
+    ]
+    assert ended.stdout == ""
     assert lab.ping("blue-0", "blue-1", count=1) == 1
 
 
-@pytest.mark.parametrize("after_s", [0.7, 3.0])
-def test_an_interrupted_demo_leaves_nothing(after_s):
+@pytest.mark.parametrize(
+    ("number", "after", "then_s"),
+    [
+        (signal.SIGTERM, "", 0.2),
+        (signal.SIGTERM, "", 0.9),
+        (signal.SIGINT, "", 1.6),
+        (signal.SIGTERM, "lab up", 0.0),
+        (signal.SIGINT, "canary through the fabric", 0.5),
+        (signal.SIGTERM, "blue and red train", 1.0),
+    ],
+)
+def test_a_signal_to_the_demo_alone_leaves_nothing(number, after, then_s):
+    """At several moments: while the lab is built, right after, during attacks, in the middle of a revocation."""
     prefix = f"zt{os.getpid()}i"
     state = Path("/run") / prefix
-    command = [sys.executable, "-m", "ztdpu", "demo", "--state", str(state), "--prefix", prefix]
+    command = [sys.executable, "-m", "ztdpu", "demo", "--state", str(state), "--prefix", prefix, "--keep"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        time.sleep(after_s)
-        os.killpg(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=30)
-    assert process.returncode == 130
+        said = ""
+        while after and after not in said:
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        time.sleep(then_s)
+        os.kill(process.pid, number)
+        said += process.communicate(timeout=40)[1]
+    assert process.returncode == (128 + number if said else -number), said
     assert "Traceback" not in said
-    assert not state.exists()
-    assert not processes.find_members(str(state))
+    deadline = time.monotonic() + 5
+    while find_leftovers(prefix, state) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not find_leftovers(prefix, state)
+
+
+def find_leftovers(prefix, state):
+    """Everything that a lab could leave: directory, processes, namespaces' names, interfaces."""
+    names = [name.name for name in Path("/run/netns").glob(f"{prefix}-*")]
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    speaking = {pid for pid in pids if str(state) in processes.command_line(pid)}
+    members = processes.find_members(str(state)) | speaking
+    return [*names, *members, *([state] if state.exists() else [])]

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+from typing import Annotated, Any, Final
 
 import typer
 
-from ztdpu.cli.output import Format, FormatOption, print_document
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
-    from ztdpu.lab.demo import Step
+from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
+from ztdpu.lab.scorecard import LONGEST_REVOCATION_MS
 
 app = typer.Typer(help="Build a lab, train two tenants, attack it, revoke a device: one minute.")
 
 DEMO_STATE: Final = Path("/run/ztdpu/demo")
 DEMO_PREFIX: Final = "ztdpu-demo"
+BOUND_S: Final = LONGEST_REVOCATION_MS / 1000
+_TRAINING_COLUMNS: Final = ("tenant", "ranks", "steps", "loss", "accuracy", "off_one_process")
+_ATTACK_COLUMNS: Final = ("attack", "tried", "seen", "through", "twin", "reason")
+"""Twin: the same program with an allowed target."""
 
 
 @app.command()
@@ -30,99 +30,91 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the lab up at the end.")] = False,
 ) -> None:
     """Build a lab, train two tenants, attack it, revoke a device under traffic; everything is counted."""
-    from rich.console import Console
+    from ztdpu.lab.interruption import Interruption
 
+    with Interruption() as interruption:
+        try:
+            held = _run(interruption, output=output, state=state.absolute(), prefix=prefix, keep=keep)
+        except KeyboardInterrupt:
+            held = False
+        if interruption.number:
+            print("interrupted: the lab is taken down", file=sys.stderr)
+            raise typer.Exit(interruption.exit_status)
+    if not held:
+        raise typer.Exit(1)
+
+
+def _run(interruption: Any, *, output: Format, state: Path, prefix: str, keep: bool) -> bool:
+    from ztdpu.cli.board import Board
     from ztdpu.lab.cluster import require_root
     from ztdpu.lab.demo import Demo
 
     require_root()
-    console = Console(stderr=True)
-    board = Board(console)
-    run = Demo(state=state.absolute(), prefix=prefix, report=board.show, keep=keep)
-    with board:
+    with Board() as board:
+        run = Demo(state=state, prefix=prefix, report=board.show, interruption=interruption, keep=keep)
         result = run.run()
+    if interruption.number:
+        return False
     if output in (Format.JSON, Format.YAML):
         print_document(result, output=output)
     else:
-        print_result(result, Console())
+        print_result(result, run.score.faults)
     for fault in run.score.faults:
         print(f"error: {fault}", file=sys.stderr)
-    if keep:
-        print(f"the lab is still up: ztdpu lab status --state {state}", file=sys.stderr)
-    if not result["ok"]:
-        raise typer.Exit(1)
+    return bool(result["ok"])
 
 
-class Board:
-    """The steps as they happen: redrawn in a terminal, one line each elsewhere."""
-
-    def __init__(self, console: Console) -> None:
-        from rich.live import Live
-
-        self._console = console
-        self._steps: dict[str, Step] = {}
-        self._spinners: dict[str, RenderableType] = {}
-        self._live = Live(console=console, refresh_per_second=12, transient=False) if console.is_terminal else None
-
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            self._console.print("\n[bold]ztdpu[/bold]  two tenants, one fabric, nobody trusted\n")
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def show(self, step: Step) -> None:
-        """Take one report of the demo."""
-        self._steps[step.name] = step
-        if self._live is not None:
-            self._live.update(self._draw())
-        elif step.state != "running":
-            self._console.print(f"{step.state:7}{step.name}: {step.detail}".rstrip(": "), highlight=False, markup=False)
-
-    def _draw(self) -> RenderableType:
-        from rich.spinner import Spinner
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table.grid(padding=(0, 2))
-        marks = {"done": Text("\u2714", "green"), "failed": Text("\u2718", "bold red")}
-        for name, step in self._steps.items():
-            spinner = self._spinners.setdefault(name, Spinner("dots", style="cyan"))
-            table.add_row(marks.get(step.state, spinner), Text(name), Text(step.detail, "dim"))
-        return table
-
-
-def print_result(result: dict[str, Any], console: Console) -> None:
-    """Print what was counted, for people."""
-    for title, rows in _tables(result):
+def print_result(result: dict[str, Any], faults: list[str]) -> None:
+    """Print what was counted, for people: nothing is cut, whatever the width."""
+    training = [{"tenant": name, **_short(values)} for name, values in result["tenants"].items()]
+    for title, rows, columns in (
+        ("Devices", result["devices"], ("name", "tier", "lease_s")),
+        ("Training over the sealed fabric", training, _TRAINING_COLUMNS),
+        ("Attacks", _attack_rows(result["attacks"]), _ATTACK_COLUMNS),
+    ):
         if rows:
-            console.print()
-            console.print(_table(title, rows))
-    word = "[bold green]all held[/bold green]" if result["ok"] else "[bold red]something did not hold[/bold red]"
-    console.print(f"\n{word}, in {result['seconds']} s ({result['fabric']} fabric, {result['isolation']} isolation)")
+            print(f"\n{title}")
+            print_rows(rows, columns=columns)
+    for line in _sentences(result):
+        print(line)
+    word = "all held" if not faults else "something did not hold"
+    print(f"\n{word}, in {result['seconds']} s ({result['fabric']} fabric, {result['isolation']} isolation)")
 
 
-def _tables(result: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
-    training = [{"tenant": name, **values} for name, values in result["tenants"].items()]
-    return [
-        ("devices", result["devices"]),
-        ("training over the sealed fabric", training),
-        ("attacks", result["attacks"]),
-        ("on the wire", [result["wire"]] if result["wire"] else []),
-        ("revocation", [result["revocation"]] if result["revocation"] else []),
-    ]
+def _short(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "ranks": values["ranks"],
+        "steps": values["steps"],
+        "loss": f"{values['loss_first']:.3g} -> {values['loss_last']:.3g}",
+        "accuracy": f"{values['accuracy']:.1%}",
+        "off_one_process": f"{values['max_abs_diff_to_single_process']:.1g}",
+    }
 
 
-def _table(title: str, rows: list[dict[str, Any]]) -> RenderableType:
-    from rich import box
-    from rich.table import Table
+def _attack_rows(attacks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row per attack, and one more for each further reason: so the table fits 80 columns and cuts nothing."""
+    rows: list[dict[str, Any]] = []
+    for attack in attacks:
+        first, *further = attack["reason"].split(", ")
+        counts = {"tried": attack["attempts"], "seen": attack["seen"], "through": attack["delivered"]}
+        rows.append({"attack": attack["name"], **counts, "twin": attack["twin_delivered"], "reason": first})
+        rows += [dict.fromkeys(_ATTACK_COLUMNS, " ") | {"reason": reason} for reason in further]
+    return rows
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for key in rows[0]:
-        table.add_column(key.replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()))
-    return table
+
+def _sentences(result: dict[str, Any]) -> list[str]:
+    lines = []
+    if wire := result["wire"]:
+        lines += [
+            f"\nOn the wire: {wire['psp_packets']} PSP packets, {wire['clear_packets']} in clear.",
+            f"  32 octets that blue sent over and over could be read {wire['canary_hits']} times there,",
+            f"  and {wire['canary_hits_without_encryption']} times on the clear link behind the fence.",
+        ]
+    if revocation := result["revocation"]:
+        late, last_ms = revocation["packets_after_ack"], revocation["ack_to_last_packet_ms"]
+        lines += [
+            f"\n{revocation['device']} revoked: last packet {last_ms:.0f} ms later.",
+            f"  {revocation['pps_before']} packets a second flowed each way before. Late packets, accepted after",
+            f"  control's acknowledgement: {late}, up to {last_ms:.0f} ms after it. The bound is {BOUND_S:.0f} s.",
+        ]
+    return lines

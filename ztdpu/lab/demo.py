@@ -10,7 +10,9 @@ lab's captures can measure: a packet counts where it passes, not where somebody 
 
 from __future__ import annotations
 
+import atexit
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +24,7 @@ from typing import Any, Final
 
 from ztdpu.errors import MachineError, StateError, ZtdpuError
 from ztdpu.lab.crew import Crew, Hand
+from ztdpu.lab.interruption import Interruption
 from ztdpu.lab.layout import LabPlan
 from ztdpu.lab.record import read_record, require_record
 from ztdpu.lab.scorecard import Scorecard
@@ -39,6 +42,8 @@ _CANARIES: Final = 200
 _STREAM_S: Final = 1.5
 _AFTER_REVOCATION_S: Final = 2.0
 _TRAINING_TIMEOUT_S: Final = 45.0
+_INTERRUPT_S: Final = 15.0
+"""How long an interrupted `lab up` may take to clear what it has built."""
 _STEPS: Final = 1_500
 """Enough that both trainings still run while the attacks are made."""
 _CANARY_PORT, _VICTIM_PORT, _STREAM_PORT, _TRAINING_PORT = 5003, 2049, 5001, 29500
@@ -55,39 +60,80 @@ class Step:
     detail: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far one tenant's training is."""
+
+    tenant: str
+    step: int
+    steps: int
+    loss: float
+
+
 Report = Callable[[Step], None]
 
 
 class Demo:
     """One run. `run` leaves nothing behind unless `keep`."""
 
-    def __init__(self, *, state: Path, prefix: str, report: Report, keep: bool = False) -> None:
+    def __init__(
+        self, *, state: Path, prefix: str, report: Report, interruption: Interruption, keep: bool = False
+    ) -> None:
         self.state = state
         self.score = Scorecard()
         self._prefix = prefix
         self._report = report
+        self._interruption = interruption
         self._keep = keep
         self._canary = secrets.token_bytes(32)
-        self._is_ours = False
-        """Whether the lab in `state` is one that we may take down."""
+        self._is_clean = False
         self._plan: LabPlan | None = None
 
     def run(self) -> dict[str, Any]:
-        """Run everything; a step that breaks is a fault in the result, not an exception."""
+        """Run everything; a step that breaks is a fault in the result, not an exception.
+
+        Raises what `lab up` said when there is no lab to show anything in, KeyboardInterrupt when a signal came: the
+        lab is gone then, `keep` or not.
+        """
         start = time.monotonic()
+        self._refuse_running_lab()
+        atexit.register(self._clean)  # before the lab is built: also what escapes between two lines is cleaned up
         try:
             with self._step("lab up"):
-                self._up()
+                self._lab("up", "--prefix", self._prefix, "--stranger", STRANGER)
                 self._plan = require_record(self.state).plan
+            self._show()
+        except ZtdpuError:
+            self._keep = False  # it did not come up
+            raise
+        finally:
+            self._clean()
+        return self.score.document(seconds=time.monotonic() - start)
+
+    def _show(self) -> None:
+        try:
             with Crew(self.state) as crew, ControlClient.connect(f"unix:{self._paths.admin_socket}") as control:
                 self._run_inside(crew, control)
         except ZtdpuError as error:
             self.score.note_fault(str(error))
-        finally:
-            if self._is_ours and not self._keep:
-                with suppress(ZtdpuError), self._step("lab down"):
+
+    def _clean(self) -> None:
+        """Take the lab down, once; signals wait."""
+        self._interruption.shield()
+        atexit.unregister(self._clean)
+        if (self._keep and not self._interruption.number) or self._is_clean:
+            return
+        self._is_clean = True
+        with suppress(ZtdpuError), self._step("lab down"):
+            deadline = time.monotonic() + _INTERRUPT_S
+            while True:
+                try:
                     self._lab("down")
-        return self.score.document(seconds=time.monotonic() - start)
+                    break
+                except MachineError:  # a `lab up` that a signal tore from us may still work there
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.2)
 
     def _run_inside(self, crew: Crew, control: ControlClient) -> None:
         with self._step("devices attested") as say:
@@ -114,20 +160,32 @@ class Demo:
 
     # --- lab ---
 
-    def _up(self) -> None:
+    def _refuse_running_lab(self) -> None:
         record = read_record(self.state)
         if record is not None and is_running(record):
-            raise StateError(f"a lab is up in {self.state}", remedy="ztdpu lab down, or another --state and --prefix")
-        self._is_ours = True
-        self._lab("up", "--prefix", self._prefix, "--stranger", STRANGER)
+            remedy = f"ztdpu lab down --state {self.state}, or name another --state and --prefix"
+            raise StateError(f"a lab is up in {self.state}", remedy=remedy)
 
     def _lab(self, verb: str, *options: str) -> None:
-        """Run `ztdpu lab` as a process: it forks, and we have threads."""
+        """Run `ztdpu lab` as a process, because it forks and we have threads.
+
+        In a session of its own, so that a terminal interrupts us alone: we ask it to end and wait until it has.
+        """
         command = [sys.executable, "-m", "ztdpu", "lab", verb, "--state", str(self.state), *options]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        if ended.returncode != 0:
-            words = ended.stderr[ended.stderr.find("error:") :] if "error:" in ended.stderr else ended.stderr
-            raise MachineError(f"lab {verb}: {words.removeprefix('error:').strip()}")
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        try:
+            _, said = process.communicate()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=_INTERRUPT_S)
+            process.kill()
+            process.wait()
+            raise
+        if process.returncode != 0:
+            raise _error_of(said)
 
     # --- training ---
 
@@ -282,8 +340,15 @@ class Demo:
         self._report(Step(name=name, state="running"))
         try:
             yield said.append
-        except ZtdpuError as error:
-            self._report(Step(name=name, state="failed", detail=error.message))
+        except ZtdpuError:  # whoever catches it says it, once
+            self._report(Step(name=name, state="failed"))
             raise
         failed = len(self.score.faults) > faults
         self._report(Step(name=name, state="failed" if failed else "done", detail=" ".join(said)))
+
+
+def _error_of(said: str) -> MachineError:
+    """Read back the error that a command of ours printed."""
+    _, _, words = said.rpartition("error: ")
+    message, _, remedy = words.partition("  next: ")
+    return MachineError(message.strip() or "it ended without a word", remedy=remedy.strip())
