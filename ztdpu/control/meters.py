@@ -1,13 +1,28 @@
 """Control's counters in Prometheus' registry of its own, and the port that shows them.
 
 Servicers count; `run` serves. Names and their meaning stand in `ztdpu.telemetry.Metric`.
+
+The port is plain HTTP and open to whoever reaches it, so it answers few at a time and hangs up on the silent: what is
+done to it costs a scrape, never control.
 """
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+import socket
+import threading
+from contextlib import suppress
+from socketserver import ThreadingMixIn
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
+
+from ztdpu.errors import ConfigurationError
 from ztdpu.telemetry import Metric
+
+SCRAPES_LIMIT: Final = 16
+"""Connections that are served at the same time; a further one is closed at once."""
+SILENCE_LIMIT_S: Final = 5.0
 
 
 class Meters:
@@ -30,6 +45,53 @@ class Meters:
         self.connected_agents = Gauge(Metric.CONNECTED_AGENTS, "Open agent streams.", registry=self.registry)
         self.generation = Gauge(Metric.GENERATION, "Fleet generation.", registry=self.registry)
 
-    def serve(self, host: str, port: int) -> None:
-        """Show them over plain HTTP, in a thread that ends with the process."""
-        start_http_server(port, addr=host, registry=self.registry)
+    def serve(self, host: str, port: int) -> int:
+        """Show them over plain HTTP, in a thread that ends with the process; returns the port.
+
+        Raises:
+            ConfigurationError: the address cannot be had.
+
+        """
+        try:
+            server = _Server(host, port)
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot show metrics on {host}:{port}: {error.strerror}",
+                remedy="change metricsListen, or free the port",
+            ) from error
+        server.set_app(make_wsgi_app(self.registry))
+        threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+        return server.server_port
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = SILENCE_LIMIT_S
+
+    def handle(self) -> None:
+        with suppress(TimeoutError, ConnectionError):
+            super().handle()
+
+    def log_message(self, *_: object) -> None:
+        """Scrapes are no news."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    request_queue_size = 4 * SCRAPES_LIMIT
+
+    def __init__(self, host: str, port: int) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._room = threading.BoundedSemaphore(SCRAPES_LIMIT)
+        super().__init__((host, port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
