@@ -37,7 +37,8 @@ def show(
         print_document(_document(report), output=output)
         return
     print(f"{report.device}: {report.state}, tier {report.tier}, appraised {as_time(report.appraised_unix_ms)}")
-    print(f"profile {report.profile}, DeviceID {report.device_id_sha256 or 'not pinned'}")
+    print(f"profile {report.profile}")
+    print(f"DeviceID {report.device_id_sha256 or 'not pinned'}")
     for dimension, claim in _vector(report.ear).items():
         print(f"  {dimension:<20} {claim}")
     if not report.findings:

@@ -42,10 +42,11 @@ def show(
     server: ServerOption = None,
     output: FormatOption = Format.YAML,
 ) -> None:
-    """Show one entry with its leaf (the text that is hashed) and the hash."""
+    """Show one entry and the hash of its leaf; `-o json` has the leaf too, the text that is hashed."""
     with connect(server) as client:
         entry = client.get_audit(index)
-    print_document(_row(entry) | {"leaf": entry.leaf.decode("ascii", "replace")}, output=output)
+    leaf = {"leaf": entry.leaf.decode("ascii", "replace")} if output is Format.JSON else {}
+    print_document(_row(entry) | leaf, output=output)
 
 
 def _row(entry: AuditEntry) -> dict[str, Any]:
