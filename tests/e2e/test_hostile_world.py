@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import pty
 import re
 import resource
 import socket
@@ -174,3 +175,42 @@ def test_garbage_on_the_underlay_is_counted_and_costs_nobody_a_packet(lab):
     assert found["unknown_spi"] >= 100
     assert found["psp_malformed"] >= 52
     assert lab.ping("blue-0", "blue-1") == 3
+
+
+TYPIST = "import fcntl; [fcntl.ioctl(0, 0x5412, bytes([one])) for one in b'true typed-by-a-tenant;']"
+"""TIOCSTI: as if it was typed at the terminal."""
+
+
+def exec_at_a_terminal(lab, *command):
+    """Start `lab exec blue-0` with a terminal of its own; returns its pid and our end of the terminal."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        words = [sys.executable, "-m", "ztdpu", "lab", "exec", "blue-0", "--state", str(lab.state), "--", *command]
+        os.execv(sys.executable, words)
+    return pid, terminal
+
+
+def read_to_the_end(terminal):
+    said = b""
+    while True:
+        try:
+            said += os.read(terminal, 4096)
+        except OSError:  # EIO: nobody is left on the other side
+            os.close(terminal)
+            return said.decode()
+
+
+def test_a_tenant_cannot_type_into_the_terminal_of_who_called_it(lab):
+    pid, terminal = exec_at_a_terminal(lab, "python", "-c", TYPIST)
+    said = read_to_the_end(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    assert "PermissionError" in said
+    assert not said.startswith("true typed")
+
+
+def test_interrupts_reach_what_runs_in_a_tenant(lab):
+    pid, terminal = exec_at_a_terminal(lab, "sh", "-c", "echo started; sleep 60")
+    assert b"started" in os.read(terminal, 100)
+    os.write(terminal, b"\x03")
+    read_to_the_end(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,7 @@ _ORDER: Final = (
     ("mnt", Clone.NEWNS), ("user", Clone.NEWUSER),
 )  # fmt: skip
 """The user namespace last: until then host root may enter the others."""
+_PASSED_ON: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
 
 
 def base_environment(state: str, *, home: str = "/root") -> dict[str, str]:
@@ -77,12 +79,17 @@ def run_inside(record: LabRecord, target: str, argv: Sequence[str], *, environme
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
+        # A session of its own: whoever has the caller's as well can type into the caller's terminal (TIOCSTI).
+        os.setsid()
         _exec(argv, environment)
-    # Ctrl-C reaches the child through the terminal; we stay to report how it ended.
-    for number in (signal.SIGINT, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda received, _: os.kill(pid, received))
+
+    def pass_on(number: int, _: object) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(pid, number)
+
+    # What the terminal tells its own session we hand on; and we stay to report how it ended.
+    for number in _PASSED_ON:
+        signal.signal(number, pass_on)
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
