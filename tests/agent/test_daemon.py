@@ -619,6 +619,31 @@ async def test_dead_worker_is_replaced_and_everything_is_attached_again(lab):
     await lab.until(lambda: lab.daemons["dpu-1"]._exchange._peers["dpu-0"].peer.party.instance == known.instance)
 
 
+@pytest.mark.parametrize("door", ["spdm_socket", "binding_socket"])
+async def test_root_of_trust_that_lost_a_socket_is_started_anew(lab, door):
+    lab.control.interval_ms = 300
+    await both_ready(lab)
+    daemon = lab.daemons["dpu-0"]
+    first = daemon._supervisor._root.pid
+    lab.control.known["dpu-0"].binding = b""  # the boot that it stands for is about to be over
+    getattr(daemon._doors, door).unlink()
+    await lab.until(lambda: daemon._supervisor._root is not None and daemon._supervisor._root.pid != first)
+    await lab.until(lambda: daemon._doors.are_open and lab.ready("dpu-0", "dpu-1"))
+    assert daemon._life.phase == "leased"
+
+
+async def test_root_of_trust_that_hangs_is_started_anew(lab, monkeypatch):
+    monkeypatch.setattr("ztdpu.agent.daemon.DOOR_FAILURES_LIMIT", 1)
+    lab.control.interval_ms = 300
+    await both_ready(lab)
+    daemon = lab.daemons["dpu-0"]
+    first = daemon._supervisor._root.pid
+    lab.control.known["dpu-0"].binding = b""
+    os.kill(first, signal.SIGSTOP)
+    await lab.until(lambda: daemon._supervisor._root is not None and daemon._supervisor._root.pid != first)
+    await lab.until(lambda: daemon._doors.are_open and lab.ready("dpu-0", "dpu-1"))
+
+
 async def test_lost_virtual_function_is_made_again(lab):
     await both_ready(lab)
     channel = lab.daemons["dpu-0"]._supervisor.channel

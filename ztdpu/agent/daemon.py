@@ -206,7 +206,7 @@ class Daemon:
             return
         warn("root-of-trust-unreachable", cause=cause)
         self._door_failures = 0
-        self._supervisor.reboot_root()
+        self._supervisor.reboot_root(hangs=True)
 
     def _attempt_ended(self, attempt: asyncio.Task[None]) -> None:
         """A defect in an attempt is a failed attempt: it must not be the last one."""

@@ -188,11 +188,11 @@ class Supervisor:
             self._on_root_down()
             pause_s = await _pause(child, pause_s)
 
-    def reboot_root(self) -> None:
-        """End the present boot; `keep_root` starts a newer one."""
+    def reboot_root(self, *, hangs: bool = False) -> None:
+        """End the present boot; `keep_root` starts a newer one. A process that hangs would not hear a kind word."""
         if self._root is not None:
             self._root.lifeline.close()
-            _signal(self._root, signal.SIGTERM)
+            _signal(self._root, signal.SIGKILL if hangs else signal.SIGTERM)
 
     def replace_worker(self) -> None:
         """Give up a worker that does not answer; `keep_worker` starts another."""
@@ -224,7 +224,7 @@ class Supervisor:
             await asyncio.sleep(0.01)
         if not watching.done():
             warn("root-of-trust-silent", limit_s=ROOT_START_LIMIT_S)
-            self.reboot_root()
+            self.reboot_root(hangs=True)
         return False
 
 

@@ -11,6 +11,7 @@ import typer
 
 from ztdpu.cli.connection import ServerOption, as_age, as_time, connect
 from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
+from ztdpu.cli.report import say
 from ztdpu.errors import UsageError
 
 if TYPE_CHECKING:
@@ -257,10 +258,15 @@ def _stop_here(verb: str, name: str, preview: DeviceChange, *, yes: bool, dry_ru
 def _ask(question: str) -> None:
     """Return only after a yes."""
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    answer = sys.stdin.readline()
+    try:
+        answer = sys.stdin.readline()
+    except KeyboardInterrupt:
+        print("\nnothing was changed", file=sys.stderr)
+        raise typer.Exit(130) from None
     if not answer:
         print(file=sys.stderr)
-        raise UsageError("nobody is there to answer; nothing was changed", remedy="--yes does it without asking")
+        say("nobody is there to answer; nothing was changed", "use --yes to do it without being asked")
+        raise typer.Exit(1)
     if answer.strip().lower() not in ("y", "yes"):
         print("nothing was changed", file=sys.stderr)
         raise typer.Exit(1)
