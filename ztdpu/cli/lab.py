@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
 
 from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
-from ztdpu.lab.layout import DEFAULT_MTU_OCTETS, DEFAULT_PREFIX, DEFAULT_STATE
+from ztdpu.lab.layout import DEFAULT_MTU_OCTETS, DEFAULT_PREFIX, DEFAULT_STATE, lab_command, real_path
 
 app = typer.Typer(no_args_is_help=True, help="An emulated cluster on this machine.")
 
 StateOption = Annotated[Path, typer.Option("--state", envvar="ZTDPU_STATE", help="Directory of the lab.")]
+_UNKNOWN: Final = "?"
 
 
 @app.command()
@@ -29,83 +33,161 @@ def up(
     prefix: Annotated[str, typer.Option(help="First part of the namespaces' names.")] = DEFAULT_PREFIX,
     interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two attestations.")] = 10,
     lease: Annotated[float, typer.Option(min=2, help="Seconds that a lease lasts.")] = 60,
+    replace: Annotated[bool, typer.Option("--replace", help="Take a lab that is there down first.")] = False,
     stranger: Annotated[
         list[str] | None, typer.Option(hidden=True, help="A device without endpoint and agent.")
     ] = None,
 ) -> None:
     """Build a cluster and return when every device is attested and ready."""
     from ztdpu.lab.cluster import start_lab
+    from ztdpu.lab.interruption import Interruption
+    from ztdpu.lab.takedown import stop_lab
 
     start = time.monotonic()
 
     def progress(words: str) -> None:
         print(f"{time.monotonic() - start:6.2f} s  {words}", file=sys.stderr)
 
-    record = start_lab(
-        state=state,
-        prefix=prefix,
-        mtu_octets=mtu,
-        policy=policy,
-        devices=devices,
-        strangers=tuple(stranger or ()),
-        interval_s=interval,
-        lease_s=lease,
-        progress=progress,
-    )
+    record = None
+    with Interruption() as interruption:
+        with suppress(KeyboardInterrupt):
+            record = start_lab(
+                state=state,
+                prefix=prefix,
+                mtu_octets=mtu,
+                policy=policy,
+                devices=devices,
+                strangers=tuple(stranger or ()),
+                interval_s=interval,
+                lease_s=lease,
+                replace=replace,
+                progress=progress,
+            )
+        if record is None or interruption.number:
+            if record is not None:  # the signal came when all was up
+                stop_lab(state)
+            print("interrupted: nothing of the lab is left", file=sys.stderr)
+            raise typer.Exit(interruption.exit_status)
     plan = record.plan
-    print(f"{time.monotonic() - start:6.2f} s  ready", file=sys.stderr)
+    progress("ready")
     print(f"{len(plan.devices)} devices, {len(plan.endpoints)} endpoints: {', '.join(e.name for e in plan.endpoints)}")
     tenants = [[e.name for e in plan.endpoints if e.tenant == first.tenant] for first in plan.endpoints]
     pair = next((names for names in tenants if len(names) > 1), None)
     if pair:
-        print(f"try: ztdpu lab exec {pair[0]} -- ping -c3 {pair[1]}", file=sys.stderr)
+        print(f"try: {lab_command('exec', plan.state, f'{pair[0]} -- ping -c3 {pair[1]}')}", file=sys.stderr)
 
 
 @app.command()
 def status(*, state: StateOption = DEFAULT_STATE, output: FormatOption = Format.TABLE) -> None:
-    """Say how the lab stands."""
+    """Say how the lab stands; the exit status is 1 when a part of it is dead."""
     from ztdpu.lab.record import require_record
     from ztdpu.lab.status import describe_lab
 
-    document = describe_lab(require_record(state.absolute()))
+    document = describe_lab(require_record(real_path(state)))
     if output in (Format.JSON, Format.YAML):
         print_document(document, output=output)
-        return
+    else:
+        _print_status(document, output)
+    if document["trouble"]:
+        raise typer.Exit(1)
+
+
+def _print_status(document: Mapping[str, Any], output: Format) -> None:
     control = document["control"]
-    where = f"isolation {document['isolation']}, fabric {document['fabric']}, MTU {document['mtu_octets']}"
-    print(f"lab {document['state']} ({where}); control {'answers' if control['answers'] else control['trouble']}\n")
-    print_rows(
+    print(f"lab {document['state']}")
+    print(f"isolation {document['isolation']}, fabric {document['fabric']}, MTU {document['mtu_octets']}", end="; ")
+    print(
+        "control answers"
+        if control["answers"]
+        else "control is dead"
+        if control["pid"] is None
+        else "control is silent"
+    )
+    for trouble in document["trouble"]:
+        print(f"\n{trouble['what']}")
+        if trouble["log"]:
+            print(f"  log:  {trouble['log']}")
+        print(f"  next: {trouble['next']}")
+    for device in document["devices"]:
+        if device["trouble"] == "not ready" and device["waiting_for"]:
+            print(f"\n{device['name']} waits for {device['waiting_for']}")
+    print()
+    _print_parts(
         document["devices"],
-        columns=("name", "state", "tier", "ready", "lease_s", "underlay_address", "agent_pid", "worker_pid"),
-        wide=("namespace", "oob_address", "root_of_trust_pid", "uid_base", "waiting_for", "log"),
+        columns=("name", "state", "ready", "lease_s", "agent_pid", "worker_pid"),
+        wide=(
+            "tier",
+            "underlay_address",
+            "namespace",
+            "oob_address",
+            "root_of_trust_pid",
+            "uid_base",
+            "waiting_for",
+            "log",
+        ),
         output=output,
     )
     print()
-    print_rows(
+    _print_parts(
         document["endpoints"],
-        columns=("name", "tenant", "device", "ready", "addresses", "pid"),
-        wide=("namespace", "mtu_octets", "uid_base"),
+        columns=("name", "tenant", "device", "ready", "addresses"),
+        wide=("pid", "namespace", "mtu_octets", "uid_base"),
         output=output,
     )
 
 
-@app.command(name="exec", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def _print_parts(
+    parts: list[dict[str, Any]], *, columns: tuple[str, ...], wide: tuple[str, ...], output: Format
+) -> None:
+    """Print one table; what only control knows and does not say is `?`, and TROUBLE is a column when there is some."""
+    told = ("state", "tier", "ready", "lease_s", "waiting_for")
+    rows = [
+        {key: _UNKNOWN if value is None and key in told else value for key, value in part.items()} for part in parts
+    ]
+    trouble = ("trouble",) if any(part["trouble"] for part in parts) else ()
+    print_rows(rows, columns=(*columns, *trouble), wide=wide, output=output)
+
+
+class Exec(TyperCommand):
+    """Shows where the options end and the command begins."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 (the base class fixes the signature)
+        """Return what follows the command's name in the usage line."""
+        return ["[OPTIONS] TARGET -- COMMAND [ARGS]..."]
+
+
+@app.command(name="exec", cls=Exec, context_settings={"ignore_unknown_options": True})
 def execute(
-    context: typer.Context,
-    target: Annotated[str, typer.Argument(help="An endpoint, a device, `fabric` or `control`.")],
+    target: Annotated[str, typer.Argument(help="An endpoint, a device, `fabric` or `control`.", show_default=False)],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- COMMAND [ARGS]", help="What to run there.", show_default=False),
+    ] = None,
     *,
     state: StateOption = DEFAULT_STATE,
 ) -> None:
-    """Run a command inside: ztdpu lab exec blue-0 -- ping -c3 blue-1."""
+    """Run a command inside, in the present directory where it is visible: ztdpu lab exec blue-0 -- ping -c3 blue-1."""
     from ztdpu.errors import UsageError
     from ztdpu.lab.enter import base_environment, run_inside
     from ztdpu.lab.record import require_record
 
-    argv = context.args[1:] if context.args[:1] == ["--"] else context.args
-    if not argv:
-        raise UsageError("no command to run", remedy=f"ztdpu lab exec {target} -- COMMAND [ARGUMENT...]")
-    record = require_record(state.absolute())
-    raise typer.Exit(run_inside(record, target, argv, environment=base_environment(record.plan.state)))
+    if not command:
+        raise UsageError("no command to run", remedy=lab_command("exec", state, f"{target} -- COMMAND [ARGS]..."))
+    record = require_record(real_path(state))
+    raise typer.Exit(run_inside(record, target, command, environment=base_environment(record.plan.state)))
+
+
+@app.command()
+def restart(
+    name: Annotated[str, typer.Argument(help="A device (its agent), `control` or `factory`.", show_default=False)],
+    *,
+    state: StateOption = DEFAULT_STATE,
+) -> None:
+    """Start a part that is dead (or not) anew, and return when it works; the rest of the lab goes on."""
+    from ztdpu.lab.restart import restart_part
+
+    restart_part(state, name, lambda words: print(words, file=sys.stderr))
+    print(f"{name} works again", file=sys.stderr)
 
 
 @app.command()
@@ -115,5 +197,5 @@ def down(*, state: StateOption = DEFAULT_STATE) -> None:
     from ztdpu.lab.takedown import stop_lab
 
     require_root()
-    found = stop_lab(state.absolute())
+    found = stop_lab(state)
     print("the lab is down" if found else f"no lab in {state}", file=sys.stderr)

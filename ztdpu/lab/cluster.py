@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from ztdpu.errors import MachineError, StateError, UsageError
-from ztdpu.lab import netns, processes
+from ztdpu.lab import marks, netns, processes
 from ztdpu.lab.documents import EXAMPLE_POLICIES, plan_lab
 from ztdpu.lab.enter import base_environment
 from ztdpu.lab.isolate import Inhabitant, make_inhabitant, set_sysctls
@@ -34,6 +34,7 @@ from ztdpu.lab.layout import (
     LabPlan,
     check_socket_paths,
     family,
+    real_path,
 )
 from ztdpu.lab.links import plug_in_control, plug_in_devices
 from ztdpu.lab.manufacture import (
@@ -68,18 +69,20 @@ def start_lab(
     strangers: Sequence[str] = (),
     interval_s: float = 10,
     lease_s: float = 60,
+    replace: bool = False,
     progress: Progress = silent,
 ) -> LabRecord:
     """Build the lab; returns when every device is attested and ready.
 
-    `strangers` are devices without endpoints, with a join token but without a running agent. Raises UsageError,
-    PolicyRefusedError, StateError (a lab is up), MachineError (something did not start: says what, and shows the end
-    of its log); nothing is left behind then.
+    `strangers` are devices without endpoints, with a join token but without a running agent; with `replace` a lab
+    that is there is taken down first. Raises UsageError, PolicyRefusedError, StateError (a lab is up), MachineError
+    (something did not start: says what, and shows the end of its log); nothing is left behind then.
     """
     require_root()
-    state = state.absolute()
+    state = real_path(state)
     with locked(state):
-        sweep(state, prefix)
+        sweep(state, prefix, replace=replace)
+        children = processes.find_children()
         try:
             _claim(state)
             progress("reading policy")
@@ -93,13 +96,14 @@ def start_lab(
             )
             check_socket_paths(plan)
             _refuse_foreign_names(plan)
-            record = LabRecord(plan=plan)
+            record = LabRecord(plan=plan, strangers=tuple(strangers))
             record.write()
             progress("manufacturing devices")
             _prepare(plan, interval_s=interval_s, lease_s=lease_s)
             inhabitants = _build(record, progress)
             _admit(record, inhabitants, strangers, progress)
         except BaseException as error:
+            processes.end_members(processes.find_children() - children)
             clear(state)
             forget(state)
             if isinstance(error, OSError):
@@ -123,12 +127,12 @@ def _build(record: LabRecord, progress: Progress) -> dict[str, Inhabitant]:
     progress("starting control")
     _make_places(plan)
     plug_in_control(plan)
-    _start_control(record)
+    start_control(record)
     progress("making namespaces")
     inhabitants = _make_inhabitants(record)
     progress("plugging in")
     plug_in_devices(plan)
-    _start_factory(record)
+    start_factory(record)
     return inhabitants
 
 
@@ -184,7 +188,7 @@ def _refuse_foreign_names(plan: LabPlan) -> None:
     if taken:
         raise StateError(
             f"namespace {taken[0]} is there already and not this lab's",
-            remedy="take that lab down (--state names it), or choose another --prefix",
+            remedy=f"ip netns del {taken[0]} if nobody needs it, or choose another --prefix",
         )
 
 
@@ -211,6 +215,7 @@ def _make_places(plan: LabPlan) -> None:
     for place in PLACES:
         netns.create(plan.namespace(place))
         with netns.inside(plan.namespace(place)):
+            marks.write_mark(plan.state)
             set_sysctls([_NO_IPV6])
 
 
@@ -235,7 +240,8 @@ def _views(plan: LabPlan) -> Iterator[tuple[str, View, tuple[str, ...]]]:
     public = Bind(source=paths.public, target=paths.public)
     for device in plan.devices:
         own = paths.device(device.name)
-        binds = (public, Bind(source=own, target=own, writable=True))
+        log = paths.agent_log(device.name)
+        binds = (public, Bind(source=own, target=own, writable=True), Bind(source=log, target=log, writable=True))
         network = (_NO_IPV6,) if family(device.underlay_address) == 4 else ()
         yield device.name, View(uid_base=device.uid_base, hidden=hidden, binds=binds), network
     for endpoint in plan.endpoints:
@@ -245,18 +251,22 @@ def _views(plan: LabPlan) -> Iterator[tuple[str, View, tuple[str, ...]]]:
         yield endpoint.name, View(uid_base=endpoint.uid_base, hidden=hidden, binds=(sidecar,), hosts=hosts), ()
 
 
-def _start_control(record: LabRecord) -> None:
+def start_control(record: LabRecord) -> None:
+    """Start control in its namespace; it answers a moment later."""
     plan = record.plan
     argv = [sys.executable, "-m", "ztdpu", "control", "run", "--config", str(plan.paths.control / CONTROL_FILE)]
     _start_outside(record, "control", argv, plan.paths.control_log, namespace=plan.namespace("control"))
 
 
-def _start_factory(record: LabRecord) -> None:
+def start_factory(record: LabRecord) -> None:
+    """Start the factory; returns when every device can ask it. MachineError shows the end of its log."""
     plan = record.plan
     argv = [sys.executable, "-m", "ztdpu.lab.factory", plan.state]
+    waiting = [plan.paths.factory_socket(device.name) for device in plan.devices]
+    for socket in waiting:
+        socket.unlink(missing_ok=True)
     _start_outside(record, "factory", argv, plan.paths.factory_log)
     deadline = time.monotonic() + _FACTORY_TIMEOUT_S
-    waiting = [plan.paths.factory_socket(device.name) for device in plan.devices]
     while not all(path.exists() for path in waiting):
         if time.monotonic() > deadline or not processes.is_alive(record.processes["factory"]):
             raise MachineError(f"the factory does not start\n{tail(plan.paths.factory_log)}")
@@ -265,29 +275,25 @@ def _start_factory(record: LabRecord) -> None:
 
 def start_agent(record: LabRecord, inhabitant: Inhabitant) -> None:
     """Start the agent of a device as a child of its first process."""
-    own = record.plan.paths.device(inhabitant.name)
-    argv = [sys.executable, "-m", "ztdpu", "agent", "run", "--config", str(own / AGENT_FILE)]
     environment = base_environment(record.plan.state)
-    inhabitant.start(argv, environment=environment, log=record.plan.paths.agent_log(inhabitant.name))
+    log = record.plan.paths.agent_log(inhabitant.name)
+    inhabitant.start(agent_command(record.plan, inhabitant.name), environment=environment, log=log)
+
+
+def agent_command(plan: LabPlan, device: str) -> list[str]:
+    """The command line of the agent of a device."""
+    file = plan.paths.device(device) / AGENT_FILE
+    return [sys.executable, "-m", "ztdpu", "agent", "run", "--config", str(file)]
 
 
 def _start_outside(record: LabRecord, name: str, argv: Sequence[str], log: Path, *, namespace: str = "") -> None:
     """Start a daemon of host root: own session, own log, the lab's marker in its environment."""
     environment = base_environment(record.plan.state, home="/root")
-    actions = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-        (os.POSIX_SPAWN_DUP2, 1, 2),
-    ]
-
-    def spawn() -> int:
-        return os.posix_spawn(argv[0], list(argv), environment, file_actions=actions, setsid=True)
-
     if namespace:
         with netns.inside(namespace):
-            pid = spawn()
+            pid = processes.spawn_daemon(argv, environment, log)
     else:
-        pid = spawn()
+        pid = processes.spawn_daemon(argv, environment, log)
     _remember(record, name, pid)
     record.write()
 

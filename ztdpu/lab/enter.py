@@ -18,10 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ztdpu.errors import UsageError, ZtdpuError
+from ztdpu.errors import MachineError, UsageError, ZtdpuError
 from ztdpu.lab.layout import PLACES
 from ztdpu.lab.netns import NAMES
-from ztdpu.lab.processes import MARKER
+from ztdpu.lab.processes import MARKER, spawn_daemon
 from ztdpu.lab.record import LabRecord, require_record
 from ztdpu.lab.syscalls import Clone, setns
 
@@ -72,9 +72,9 @@ def run_inside(record: LabRecord, target: str, argv: Sequence[str], *, environme
 
     The process enters `target` itself and does not come back: call it last, or in a child.
     """
-    inhabited = enter_target(record, target)
-    if inhabited:
-        os.chdir("/")
+    here = _working_directory()
+    if enter_target(record, target):
+        _return_to(here, target)
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
@@ -93,6 +93,66 @@ def run_inside(record: LabRecord, target: str, argv: Sequence[str], *, environme
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
+
+
+def start_inside(
+    record: LabRecord, target: str, argv: Sequence[str], *, environment: Mapping[str, str], log: Path
+) -> None:
+    """Start a daemon in a device: own session, `log` as the device sees it, a child of the first process there.
+
+    Returns when it was started. Raises MachineError. The caller has no threads.
+    """
+    record.holder(target)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            enter_target(record, target)
+            # The next child is inside the pid namespace; its own child falls to the first process there.
+            _end_as(os.fork() or _start_daemon(argv, environment, log))
+        except BaseException as error:  # noqa: BLE001 - a child must not go on as if it were the caller
+            os.write(2, f"{target}: {error}\n".encode())
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    if status:
+        raise MachineError(f"{target}: {argv[0]} cannot be started")
+
+
+def _end_as(child: int) -> None:
+    """Wait for a child and end as it ended."""
+    _, status = os.waitpid(child, 0)
+    os._exit(min(abs(os.waitstatus_to_exitcode(status)), 255))
+
+
+def _start_daemon(argv: Sequence[str], environment: Mapping[str, str], log: Path) -> int:
+    """Leave the daemon behind and end. Never returns."""
+    try:
+        os.chdir("/")
+        os.setsid()
+        spawn_daemon(argv, environment, log)
+        os._exit(0)
+    except OSError as error:
+        os.write(2, f"{argv[0]}: {error.strerror}\n".encode())
+    finally:
+        os._exit(1)
+
+
+def _working_directory() -> str:
+    """Where the caller stands; empty when the directory is gone."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - a string for chdir
+    except OSError:
+        return ""
+
+
+def _return_to(directory: str, target: str) -> None:
+    """Go where the caller stood, so that relative paths mean the same, or to / and say so."""
+    try:
+        os.chdir(directory)  # "" is refused like any other that is not there
+    except OSError:
+        os.chdir("/")
+        named = directory or "the present directory"
+        print(f"note: {named} is not visible in {target}; the program starts in /", file=sys.stderr)
 
 
 def _exec(argv: Sequence[str], environment: Mapping[str, str]) -> None:

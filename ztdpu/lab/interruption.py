@@ -1,7 +1,7 @@
-"""Signals that end the demo: they become one exception, and none of them breaks the clean-up.
+"""Signals that end the demo or `lab up`: they become one exception, and none of them breaks the clean-up.
 
-Called by `ztdpu demo`: installed before anything is built. Until `shield` a signal raises KeyboardInterrupt
-where the main thread happens to be; afterwards signals are only remembered.
+Called by `ztdpu demo` and `ztdpu lab up`: installed before anything is built. The first signal before `shield`
+raises KeyboardInterrupt where the main thread happens to be; all others are only remembered.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ class Interruption:
 
     def __enter__(self) -> Self:
         for number in SIGNALS:
+            if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:  # nohup asked for it
+                continue
             self._before[number] = signal.signal(number, self._receive)
         return self
 

@@ -74,7 +74,7 @@ class Inhabitant:
         except TimeoutError as error:
             raise MachineError(f"{self.name}: its first process does not answer") from error
         if not answer:
-            raise MachineError(f"{self.name}: its first process ended", remedy="ztdpu lab down, and see the log")
+            raise MachineError(f"{self.name}: its first process ended")
         document: dict[str, Any] = json.loads(answer)
         if "failed" in document:
             raise MachineError(f"{self.name}: {document['failed']}", remedy="the lab needs root with all capabilities")

@@ -1,4 +1,4 @@
-"""What is where in a lab: names, addresses, uid ranges, files. Pure: computes, touches nothing.
+"""What is where in a lab: names, addresses, uid ranges, files, commands. Computes, changes nothing.
 
 `cluster` makes a plan from the policy documents, writes it into the state directory, and every other lab
 command reads it from there.
@@ -6,7 +6,8 @@ command reads it from there.
 
 from __future__ import annotations
 
-import json
+import os
+import shlex
 import zlib
 from dataclasses import asdict, dataclass
 from ipaddress import IPv4Address, ip_address
@@ -42,6 +43,8 @@ _SOCKET_PATH_OCTETS: Final = 100
 """A little below the 107 of sockaddr_un."""
 PLACES: Final = ("fabric", "oob", "control")
 """Targets that are a network namespace and nothing more."""
+SERVICES: Final = ("control", "factory")
+"""Processes of the lab outside every device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +158,7 @@ class LabPaths:
 
     @property
     def logs(self) -> Path:
-        """Logs of control and factory."""
+        """Logs of control, factory and every agent."""
         return self.state / "logs"
 
     @property
@@ -173,8 +176,8 @@ class LabPaths:
         return self.state / "devices" / name
 
     def agent_log(self, name: str) -> Path:
-        """What the agent of a device wrote."""
-        return self.device(name) / "agent.log"
+        """What the agent of a device wrote; the one file here that the device sees and writes."""
+        return self.logs / f"{name}.log"
 
     def factory_socket(self, name: str) -> Path:
         """Where a device asks for its virtual functions."""
@@ -214,10 +217,10 @@ def check_names(names: tuple[str, ...]) -> None:
     """Refuse two inhabitants of one name, and names that the lab itself uses (UsageError)."""
     seen: set[str] = set()
     for name in names:
-        if name in seen or name in PLACES:
+        if name in seen or name in PLACES or name in SERVICES:
             raise UsageError(
                 f"name {name!r} is taken twice in this lab",
-                remedy="devices, endpoints and the lab's own fabric, control and oob share one list of names",
+                remedy="devices, endpoints and the lab's own fabric, control, oob and factory share one list of names",
             )
         if len(name) > _NAME_LIMIT or "/" in name:
             raise UsageError(f"name {name!r} cannot name a namespace", remedy="shorten it")
@@ -260,17 +263,23 @@ def decode_plan(document: dict[str, Any]) -> LabPlan:
                 for endpoint in document["endpoints"]
             ),
         )
-    except (KeyError, TypeError) as error:
-        raise StateError(f"the lab's record is not readable: {error}", remedy="ztdpu lab down") from error
+    except (AttributeError, KeyError, TypeError) as error:
+        raise StateError("the plan of this lab is not one of this version", remedy="ztdpu lab down") from error
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in `path`, None when there is no such file or it is torn."""
-    try:
-        document = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
-        return None
-    return document if isinstance(document, dict) else None
+def lab_command(verb: str, state: Path | str, rest: str = "", *, prefix: str = DEFAULT_PREFIX) -> str:
+    """Return a `ztdpu lab` command that works as it is printed: it names the lab where that is not the usual one."""
+    words = ["ztdpu", "lab", verb]
+    if Path(state) != DEFAULT_STATE:
+        words += ["--state", shlex.quote(str(state))]
+    if verb == "up" and prefix != DEFAULT_PREFIX:
+        words += ["--prefix", shlex.quote(prefix)]
+    return " ".join([*words, rest]).rstrip()
+
+
+def real_path(state: Path) -> Path:
+    """The one name of a state directory, whichever way it was written."""
+    return Path(os.path.realpath(state))
 
 
 def family(address: str) -> int:

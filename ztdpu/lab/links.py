@@ -103,7 +103,7 @@ def run_batches(batches: Mapping[str, Sequence[str]], *, options: Sequence[str] 
         for name, _, process in running:
             said = process.communicate()[1].strip()
             if process.returncode != 0:
-                raise MachineError(f"ip in {name}: {said}", remedy="ztdpu lab down, then lab up again")
+                raise MachineError(f"ip in {name}: {said}")
 
 
 def run_here(lines: Sequence[str]) -> None:

@@ -61,6 +61,7 @@ def make_directories(plan: LabPlan) -> None:
         for directory in own:
             directory.mkdir(mode=0o755 if directory.parent.name == "endpoints" else 0o700)
             os.chown(directory, device.uid_base, device.uid_base)
+        write_private(paths.agent_log(device.name), "", owner=device.uid_base)
 
 
 def manufacture(plan: LabPlan) -> None:

@@ -1,7 +1,8 @@
-"""Find and end the processes of a lab, also after a crash that left no record of them.
+"""Start, find and end the processes of a lab, also after a crash that left no record of them.
 
 Every process that the lab starts carries `ZTDPU_LAB=<state directory>` in its environment; whoever lives in
-a pid namespace of such a process belongs to the lab too. Used by `cluster`. Ends nothing else.
+a pid namespace of such a process belongs to the lab too. Used by `cluster`, `takedown`, `restart` and `status`.
+Ends nothing else.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,17 @@ def is_alive(process: Process) -> bool:
     return identify(process.pid) == process
 
 
+def spawn_daemon(argv: Sequence[str], environment: Mapping[str, str], log: Path) -> int:
+    """Start a program with its own session and log, and default signals; returns its pid. Raises OSError."""
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    fresh = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT)
+    return os.posix_spawn(argv[0], list(argv), environment, file_actions=actions, setsid=True, setsigdef=fresh)
+
+
 def find_members(state: str) -> set[int]:
     """Pids of every process of the lab in `state`, ourselves excepted."""
     marker = f"{MARKER}={state}".encode()
@@ -64,6 +76,27 @@ def find_in_namespace(holder: int) -> list[int]:
     return sorted(found, key=lambda pid: (process.start_ticks if (process := identify(pid)) else 0, pid))
 
 
+def find_children() -> set[int]:
+    """Pids of our own children: those that `lab up` forked and that bear no marker yet."""
+    tasks = os.listdir("/proc/self/task")  # noqa: PTH208 - numbers, not paths
+    with suppress(OSError):
+        return {int(pid) for task in tasks for pid in Path(f"/proc/self/task/{task}/children").read_text().split()}
+    return set()
+
+
+def network_namespace(pid: int) -> int:
+    """Inode of the network namespace that a process is in, 0 when it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/ns/net").stat().st_ino
+    return 0
+
+
+def find_in_network(inodes: Collection[int]) -> list[int]:
+    """Pids of all processes in these network namespaces, ourselves excepted."""
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208 - a thousand strings
+    return [pid for pid in pids if network_namespace(pid) in inodes and pid != os.getpid()]
+
+
 def command_line(pid: int) -> list[str]:
     """Arguments of a process, empty when it is gone."""
     with suppress(OSError):
@@ -76,6 +109,17 @@ def resident_octets(pid: int) -> int:
     with suppress(OSError, ValueError, IndexError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
+
+
+def ask_to_end(pids: Collection[int], *, patience_s: float = 5.0) -> None:
+    """Send SIGTERM, wait, and kill what is still there. MachineError names what stays."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + patience_s
+    while any(identify(pid) is not None for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    end_members(pid for pid in pids if identify(pid) is not None)
 
 
 def end_members(pids: Iterable[int]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ztdpu.errors import StateError
-from ztdpu.lab.layout import LabPaths, LabPlan, decode_plan, encode_plan, read_json
+from ztdpu.lab.layout import LabPaths, LabPlan, decode_plan, encode_plan, lab_command, real_path
 from ztdpu.lab.processes import Process, is_alive
 
 
@@ -23,6 +23,8 @@ class LabRecord:
     plan: LabPlan
     complete: bool = False
     """All devices were attested and ready once."""
+    strangers: tuple[str, ...] = ()
+    """Devices whose agent was not started, on purpose."""
     processes: dict[str, Process] = field(default_factory=dict)
     """`control`, `factory`, and the first process of each device and endpoint by name."""
 
@@ -32,6 +34,7 @@ class LabRecord:
         document = {
             "plan": encode_plan(self.plan),
             "complete": self.complete,
+            "strangers": list(self.strangers),
             "processes": {name: [process.pid, process.start_ticks] for name, process in self.processes.items()},
         }
         fresh = path.with_suffix(".new")
@@ -42,27 +45,55 @@ class LabRecord:
         """Return the first process of a device or endpoint; StateError when it is gone."""
         process = self.processes.get(name)
         if process is None or not is_alive(process):
-            raise StateError(f"{name} does not run", remedy="ztdpu lab down, then ztdpu lab up")
+            again = lab_command("up", self.plan.state, "--replace", prefix=self.plan.prefix)
+            raise StateError(f"{name} is dead: its first process ended, and its namespaces with it", remedy=again)
         return process
+
+    @property
+    def alive(self) -> tuple[str, ...]:
+        """Names of the recorded processes that run."""
+        return tuple(name for name, process in self.processes.items() if is_alive(process))
+
+    @property
+    def dead(self) -> dict[str, int]:
+        """Names and pids of the recorded processes that ended."""
+        return {name: process.pid for name, process in self.processes.items() if not is_alive(process)}
 
 
 def read_record(state: Path) -> LabRecord | None:
-    """Return the record in a state directory, None when there is none or it is torn."""
-    document = read_json(LabPaths(state).record)
-    if document is None or "plan" not in document:
+    """Return the record in a state directory, None when no lab was planned there.
+
+    StateError when there is one that cannot be read: torn, of another version or of another directory.
+    """
+    path = LabPaths(state).record
+    remedy = f"{lab_command('down', state)} finds the lab's processes and namespaces without it"
+    try:
+        document = json.loads(path.read_text())
+        if document == {}:  # claimed, not planned yet
+            return None
+        record = LabRecord(
+            plan=decode_plan(document["plan"]),
+            complete=bool(document.get("complete")),
+            strangers=tuple(document.get("strangers", ())),
+            processes={name: Process(int(pid), int(start)) for name, (pid, start) in document["processes"].items()},
+        )
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    return LabRecord(
-        plan=decode_plan(document["plan"]),
-        complete=bool(document.get("complete")),
-        processes={name: Process(*entry) for name, entry in document.get("processes", {}).items()},
-    )
+    except PermissionError as error:
+        raise StateError(f"{path} cannot be read: {error.strerror}", remedy="run it with sudo") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StateError) as error:
+        raise StateError(f"the lab's record {path} is not readable: {error}", remedy=remedy) from error
+    if real_path(Path(record.plan.state)) != real_path(state):
+        raise StateError(f"the lab's record {path} is that of {record.plan.state}", remedy=remedy)
+    return record
 
 
 def require_record(state: Path) -> LabRecord:
-    """Return the record or raise StateError: no lab there."""
+    """Return the record or raise StateError: no lab there, or none that can be read."""
     record = read_record(state)
     if record is None:
-        raise StateError(f"no lab in {state}", remedy="ztdpu lab up (or name its directory with --state)")
+        remedy = f"{lab_command('up', state)} (or name its directory with --state)"
+        raise StateError(f"no lab in {state}", remedy=remedy)
     return record
 
 

@@ -1,27 +1,30 @@
-"""How a lab stands: processes from /proc, devices from control. Called by `ztdpu lab status` and the demo."""
+"""How a lab stands: processes from /proc, devices from control, and what to do about what is dead.
+
+Called by `ztdpu lab status` and the demo. What only control knows is None when control does not answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ztdpu.errors import ZtdpuError
-from ztdpu.lab import processes
+from ztdpu.lab.layout import lab_command
 from ztdpu.lab.record import LabRecord
+from ztdpu.lab.roles import ROLES, find_roles
 from ztdpu.model.device import DeviceStatus
 
-ROLES: Final = {"agent run": "agent", "ztdpu.agent.worker": "worker", "ztdpu.agent.root_of_trust": "root_of_trust"}
-"""Words in a command line -> what that process is."""
 ISOLATION: Final = "full"
 """Every device and endpoint has user, network, mount and pid namespaces and a uid range of its own."""
 FABRIC: Final = "netns"
+Document = dict[str, Any]
 
 
-def describe_lab(record: LabRecord) -> dict[str, Any]:
-    """Return the whole lab as one document; control being away makes devices not ready, it is no error."""
+def describe_lab(record: LabRecord) -> Document:
+    """Return the whole lab as one document. `trouble` has an entry for each part that is dead or does not answer."""
     plan = record.plan
-    standing, trouble = _ask_control(record)
-    alive = {name: processes.is_alive(process) for name, process in record.processes.items()}
+    alive = frozenset(record.alive)
+    standing, silence = _ask_control(record) if "control" in alive else ({}, "control is dead")
     devices = [
         {
             "name": device.name,
@@ -29,6 +32,7 @@ def describe_lab(record: LabRecord) -> dict[str, Any]:
             "pid": _pid(record, device.name, alive),
             **_roles(record, device.name, alive),
             **_standing(standing.get(device.name)),
+            "trouble": "",
             "underlay_address": device.underlay_address,
             "oob_address": device.oob_address,
             "uid_base": device.uid_base,
@@ -44,25 +48,26 @@ def describe_lab(record: LabRecord) -> dict[str, Any]:
             "device": endpoint.device,
             "namespace": plan.namespace(endpoint.name),
             "pid": _pid(record, endpoint.name, alive),
-            "ready": bool(ready.get(endpoint.device)) and alive.get(endpoint.name, False),
+            "ready": ready[endpoint.device] if endpoint.name in alive else False,
+            "trouble": "" if endpoint.name in alive else "dead",
             "addresses": list(endpoint.addresses),
             "mtu_octets": endpoint.mtu_octets,
             "uid_base": endpoint.uid_base,
         }
         for endpoint in plan.endpoints
     ]
-    return {
+    document = {
         "state": plan.state,
         "prefix": plan.prefix,
         "isolation": ISOLATION,
         "fabric": FABRIC,
         "mtu_octets": plan.mtu_octets,
         "policy": plan.policy,
-        "ready": bool(devices) and all(ready.values()),
+        "ready": bool(devices) and all(ready.values()) and len(alive) == len(record.processes),
         "control": {
             "pid": _pid(record, "control", alive),
-            "answers": not trouble,
-            "trouble": trouble,
+            "answers": not silence,
+            "trouble": silence,
             "admin_socket": str(plan.paths.admin_socket),
             "log": str(plan.paths.control_log),
         },
@@ -70,6 +75,62 @@ def describe_lab(record: LabRecord) -> dict[str, Any]:
         "devices": devices,
         "endpoints": endpoints,
     }
+    document["trouble"] = list(_troubles(record, document, alive))
+    return document
+
+
+def _troubles(record: LabRecord, document: Document, alive: frozenset[str]) -> Iterator[Document]:
+    """What is wrong, the log that tells more, the command that mends it. Marks the devices' rows on the way."""
+    plan = record.plan
+    control = document["control"]
+    restart = lab_command("restart", plan.state, "control")
+    if "control" not in alive:
+        words = f"control is dead ({_was(record, 'control')}); traffic goes on until leases end"
+        yield _trouble("control", words, control["log"], restart)
+    elif not control["answers"]:
+        words = f"control (pid {control['pid']}) does not answer: {control['trouble']}"
+        yield _trouble("control", words, control["log"], restart)
+    if "factory" not in alive:
+        words = f"the factory is dead ({_was(record, 'factory')}); no endpoint gets a new interface"
+        yield _trouble("factory", words, document["factory"]["log"], lab_command("restart", plan.state, "factory"))
+    for device in document["devices"]:
+        yield from _device_troubles(record, device, alive)
+    for endpoint in document["endpoints"]:
+        if endpoint["name"] not in alive:
+            words = f"{endpoint['name']} is dead ({_was(record, endpoint['name'])}), and its namespaces with it"
+            yield _trouble(endpoint["name"], words, "", _anew(record))
+
+
+def _device_troubles(record: LabRecord, device: Document, alive: frozenset[str]) -> Iterator[Document]:
+    name, log = device["name"], device["log"]
+    restart = lab_command("restart", record.plan.state, name)
+    if name not in alive:
+        device["trouble"] = "dead"
+        words = f"{name} is dead ({_was(record, name)}), and its namespaces with it"
+        yield _trouble(name, words, log, _anew(record))
+    elif name in record.strangers:
+        return
+    elif device["agent_pid"] is None:
+        device["trouble"] = "agent dead"
+        yield _trouble(name, f"the agent of {name} is dead: no traffic", log, restart)
+    elif device["worker_pid"] is None:
+        device["trouble"] = "worker dead"
+        words = f"the worker of {name} is dead: no traffic until its agent starts another"
+        yield _trouble(name, words, log, f"wait a second, or {restart}")
+    elif device["ready"] is False:
+        device["trouble"] = "not ready"
+
+
+def _trouble(part: str, words: str, log: str, following: str) -> Document:
+    return {"part": part, "what": words, "log": log, "next": following}
+
+
+def _was(record: LabRecord, name: str) -> str:
+    return f"pid {record.processes[name].pid}" if name in record.processes else "never started"
+
+
+def _anew(record: LabRecord) -> str:
+    return lab_command("up", record.plan.state, "--replace", prefix=record.plan.prefix)
 
 
 def _ask_control(record: LabRecord) -> tuple[Mapping[str, DeviceStatus], str]:
@@ -82,25 +143,18 @@ def _ask_control(record: LabRecord) -> tuple[Mapping[str, DeviceStatus], str]:
         return {}, str(error)
 
 
-def _pid(record: LabRecord, name: str, alive: Mapping[str, bool]) -> int | None:
-    return record.processes[name].pid if alive.get(name) else None
+def _pid(record: LabRecord, name: str, alive: frozenset[str]) -> int | None:
+    return record.processes[name].pid if name in alive else None
 
 
-def _roles(record: LabRecord, device: str, alive: Mapping[str, bool]) -> dict[str, int | None]:
-    found: dict[str, int | None] = {f"{role}_pid": None for role in ROLES.values()}
-    if not alive.get(device):
-        return found
-    for pid in processes.find_in_namespace(record.processes[device].pid):
-        words = " ".join(processes.command_line(pid))
-        for mark, role in ROLES.items():
-            if mark in words and found[f"{role}_pid"] is None:
-                found[f"{role}_pid"] = pid
-    return found
+def _roles(record: LabRecord, device: str, alive: frozenset[str]) -> dict[str, int | None]:
+    found = find_roles(record.processes[device].pid) if device in alive else dict.fromkeys(ROLES.values())
+    return {f"{role}_pid": pid for role, pid in found.items()}
 
 
-def _standing(status: DeviceStatus | None) -> dict[str, Any]:
+def _standing(status: DeviceStatus | None) -> Document:
     if status is None:
-        return {"state": "unknown", "tier": "none", "ready": False, "lease_s": 0.0, "waiting_for": "control"}
+        return dict.fromkeys(("state", "tier", "ready", "lease_s", "waiting_for"))
     return {
         "state": str(status.state),
         "tier": status.tier,

@@ -1,0 +1,84 @@
+"""Start one part of a running lab anew: control, the factory, or the agent of a device.
+
+Called by `ztdpu lab restart`, so that a person can mend a dead part without taking the lab down. A part that
+still runs is asked to end first. Forks before grpc is imported.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ztdpu.errors import StateError, UsageError
+from ztdpu.lab import processes
+from ztdpu.lab.cluster import Progress, agent_command, require_root, silent, start_control, start_factory
+from ztdpu.lab.enter import base_environment, start_inside
+from ztdpu.lab.layout import SERVICES, lab_command, real_path
+from ztdpu.lab.record import LabRecord, require_record
+from ztdpu.lab.roles import find_roles
+from ztdpu.lab.takedown import locked
+
+
+def restart_part(state: Path, name: str, progress: Progress = silent) -> None:
+    """Restart `control`, `factory` or the agent of the device `name`; returns when it works again.
+
+    Raises UsageError for other names, StateError when there is no lab or what it lives in is gone, MachineError when
+    it does not come back (with the end of its log).
+    """
+    require_root()
+    state = real_path(state)
+    record = require_record(state)
+    with locked(state):
+        if name == "control":
+            _restart_control(record, progress)
+        elif name == "factory":
+            _end(record, name, progress)
+            start_factory(record)
+        elif name in {device.name for device in record.plan.devices}:
+            _restart_agent(record, name, progress)
+        else:
+            names = (*SERVICES, *(device.name for device in record.plan.devices))
+            raise UsageError(f"{name!r} is no part that can be restarted", remedy=f"parts: {', '.join(names)}")
+
+
+def _restart_control(record: LabRecord, progress: Progress) -> None:
+    _end(record, "control", progress)
+    record.plan.paths.admin_socket.unlink(missing_ok=True)
+    start_control(record)
+    from ztdpu.lab import readiness  # the last fork is behind us: grpc may come
+
+    with readiness.connected(record, progress):
+        return
+
+
+def _end(record: LabRecord, service: str, progress: Progress) -> None:
+    process = record.processes.get(service)
+    if process is not None and processes.is_alive(process):
+        progress(f"ending {service} (pid {process.pid})")
+        processes.ask_to_end([process.pid])
+
+
+def _restart_agent(record: LabRecord, device: str, progress: Progress) -> None:
+    plan = record.plan
+    running = [pid for pid in find_roles(record.holder(device).pid).values() if pid is not None]
+    if running:
+        progress(f"ending the agent of {device}")
+        processes.ask_to_end(running)
+    progress(f"starting the agent of {device}")
+    start_inside(
+        record,
+        device,
+        agent_command(plan, device),
+        environment=base_environment(plan.state),
+        log=plan.paths.agent_log(device),
+    )
+    record.strangers = tuple(name for name in record.strangers if name != device)
+    record.write()
+    if not processes.is_alive(record.processes["control"]):
+        raise StateError(
+            f"the agent of {device} runs, but control is dead and leases nothing",
+            remedy=lab_command("restart", plan.state, "control"),
+        )
+    from ztdpu.lab import readiness  # the last fork is behind us: grpc may come
+
+    with readiness.connected(record, progress) as control:
+        readiness.wait_ready(record, control, [device], progress)
