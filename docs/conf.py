@@ -23,5 +23,7 @@ extensions = ["myst_parser"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 exclude_patterns = ["requirements.*"]
+# `--` is an option, not a dash.
+smartquotes = False
 # Commands and their output are neither shell scripts nor Python.
 highlight_language = "none"
