@@ -90,6 +90,7 @@ def test_symbolic_links_and_foreign_bytes_are_refused(repository: Path) -> None:
     (repository / "link.yaml").symlink_to("cluster.yaml")
     (repository / "latin.yaml").write_bytes(b"a: \xe9\n")
     (repository / ".hidden.yaml").write_text("not: [read")
+    (repository / "README").symlink_to("cluster.yaml")
     with pytest.raises(PolicyRefusedError) as caught:
         load_directory(repository)
     assert [fault.message for fault in caught.value.faults] == ["not UTF-8 text", "symbolic links are refused"]

@@ -11,7 +11,7 @@ import typer
 
 from ztdpu.cli.connection import ServerOption, as_time, connect
 from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
-from ztdpu.cli.report import report
+from ztdpu.cli.report import report, say
 from ztdpu.errors import PolicyError, PolicyRefusedError
 from ztdpu.policy.example import EXAMPLE_POLICIES
 
@@ -200,4 +200,4 @@ def status(server: ServerOption = None, output: FormatOption = Format.TABLE) -> 
 
 def _print_faults(faults: Iterable[PolicyFaultPlace]) -> None:
     for fault in faults:
-        print(f"error: {fault.where} {fault.message}", file=sys.stderr)
+        say(f"{fault.where}: {fault.message}")

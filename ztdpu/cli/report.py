@@ -39,7 +39,10 @@ def report(error: ZtdpuError) -> None:
     faults = error.faults if isinstance(error, PolicyRefusedError) and error.faults else (error,)
     told: set[str] = set()
     for fault in faults:
-        say(str(fault), "" if fault.remedy in told else fault.remedy)
+        say(
+            f"{fault.where}: {fault.message}" if fault.where else fault.message,
+            "" if fault.remedy in told else fault.remedy,
+        )
         told.add(fault.remedy)
 
 

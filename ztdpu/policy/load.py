@@ -96,9 +96,10 @@ def _policy_files(root: FilePath, faults: list[PolicyError]) -> Iterator[FilePat
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in [*sorted(files), *folders]:
             path = FilePath(folder) / name
-            if path.is_symlink():
+            is_policy = path.suffix in (".yaml", ".yml") and not name.startswith(".")
+            if path.is_symlink() and (is_policy or name in folders):
                 faults.append(PolicyError("symbolic links are refused", where=Location(file=str(path), line=0)))
-            elif name in files and path.suffix in (".yaml", ".yml") and not name.startswith("."):
+            elif name in files and is_policy:
                 count += 1
                 if count > FILE_LIMIT:
                     faults.append(PolicyError(f"more than {FILE_LIMIT} files", where=Location(file=str(root), line=0)))
