@@ -41,15 +41,21 @@ def test_up_refuses_a_lab_that_runs(new_lab):
     again = lab.ztdpu("lab", "up", "--state", str(lab.state), "--prefix", lab.prefix, check=False)
     assert again.returncode == 1
     assert "a lab is up" in again.stderr
-    assert "next: ztdpu lab down" in again.stderr
+    assert f"next: ztdpu lab down --state {lab.state} first" in again.stderr
     assert lab.ping("blue-0", "blue-1", count=1) == 1
 
 
-def test_up_after_a_crash_sweeps_what_is_left(new_lab):
+def test_up_replaces_a_lab_that_is_dead_in_part_only_when_told_to(new_lab):
     lab = new_lab().up()
     for name in ("control", "factory", "dpu-0"):
         os.kill(read_record(lab.state).processes[name].pid, signal.SIGKILL)
-    lab.up()
+    command = ("lab", "up", "--state", str(lab.state), "--prefix", lab.prefix)
+    refused = lab.ztdpu(*command, check=False)
+    assert refused.returncode == 1
+    assert f"control of the lab in {lab.state} is dead (pid " in refused.stderr
+    assert f"next: ztdpu lab down --state {lab.state}, or {' '.join(('ztdpu', *command))} --replace" in refused.stderr
+    assert lab.exec("blue-0", "true").returncode == 0, "the refusal touched nothing"
+    lab.ztdpu(*command, "--replace")
     assert lab.ping("blue-0", "blue-1", count=1) == 1
     lab.down()
     assert leftovers(lab) == NOTHING
@@ -66,16 +72,28 @@ def test_a_lab_that_died_on_its_way_up_is_swept(new_lab, after_s):
     assert leftovers(lab) == NOTHING
 
 
-def test_interrupt_takes_down_what_was_up(new_lab):
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [
+        (signal.SIGTERM, "manufacturing"),
+        (signal.SIGINT, "namespaces"),
+        (signal.SIGHUP, "namespaces"),
+        (signal.SIGTERM, "plugging"),
+        (signal.SIGHUP, "devices ready"),
+    ],
+)
+def test_a_signal_takes_down_what_was_up(new_lab, number, moment):
     lab = new_lab()
     command = [sys.executable, "-m", "ztdpu", "lab", "up", "--state", str(lab.state), "--prefix", lab.prefix]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
-            if "namespaces" in line:
+            if moment in line:
                 break
-        process.send_signal(signal.SIGINT)
-        process.communicate()
-    assert process.returncode == 130
+        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)  # an impatient second one changes nothing
+        _, said = process.communicate()
+    assert process.returncode in (128 + number, 128 + signal.SIGTERM), "two at once come in the order of numbers"
+    assert "Traceback" not in said
     assert leftovers(lab) == NOTHING
 
 

@@ -15,6 +15,7 @@ from ztdpu.lab.layout import (
     decode_plan,
     encode_plan,
     gso_limit_octets,
+    lab_command,
     port_name,
     uid_base,
 )
@@ -55,7 +56,7 @@ def test_labs_of_other_names_get_other_ranges():
     assert uid_base("/run/a", "p", 0) != uid_base("/run/b", "p", 0)
 
 
-@pytest.mark.parametrize("names", [("a", "a"), ("a", "fabric"), ("control",), ("x" * 300,), ("a/b",)])
+@pytest.mark.parametrize("names", [("a", "a"), ("a", "fabric"), ("control",), ("factory",), ("x" * 300,), ("a/b",)])
 def test_names_that_clash_are_refused(names):
     with pytest.raises(UsageError):
         check_names(names)
@@ -92,3 +93,20 @@ def test_a_state_directory_too_deep_for_sockets_is_refused(plan):
     check_socket_paths(replace(plan, state="/run/ztdpu/lab"))
     with pytest.raises(UsageError, match="too long for a socket"):
         check_socket_paths(replace(plan, state="/run/" + "x" * 90))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("down", "/run/ztdpu/lab"), "ztdpu lab down"),
+        (("down", "/run/x"), "ztdpu lab down --state /run/x"),
+        (("exec", "/run/a b", "blue-0 -- true"), "ztdpu lab exec --state '/run/a b' blue-0 -- true"),
+    ],
+)
+def test_a_printed_command_is_complete(arguments, expected):
+    assert lab_command(*arguments) == expected
+
+
+def test_a_printed_up_names_the_prefix_where_it_is_not_the_usual_one():
+    assert lab_command("up", "/run/x", "--replace", prefix="p") == "ztdpu lab up --state /run/x --prefix p --replace"
+    assert lab_command("up", "/run/ztdpu/lab", prefix="ztdpu") == "ztdpu lab up"
