@@ -6,6 +6,7 @@ Results go to standard output and to a JSON file, progress to standard error.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import signal
@@ -66,6 +67,10 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         if error.remedy:
             print(f"  next: {error.remedy}", file=sys.stderr)
+        if bench.document.get("sections"):
+            with contextlib.suppress(ZtdpuError):
+                write_document(bench.document, given.out)
+                print(f"what was measured before that: {given.out}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
         print("interrupted; the lab is down", file=sys.stderr)

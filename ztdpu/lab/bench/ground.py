@@ -69,8 +69,8 @@ def ground(*, state: Path, prefix: str, mtu_octets: int, say: Say) -> Iterator[G
     Raises MachineError when the lab does not start or a path does not open.
     """
     say(f"lab up, MTU {mtu_octets}")
-    _lab(state, "up", "--prefix", prefix, "--mtu", str(mtu_octets))
     try:
+        _lab(state, "up", "--prefix", prefix, "--mtu", str(mtu_octets))
         with Crew(state) as crew, _wireguard(state, mtu_octets) as pids:
             paths = tuple(_paths(state, mtu_octets, pids))
             made = Ground(crew=crew, paths=paths, mtu_octets=mtu_octets)

@@ -68,11 +68,13 @@ class Bench:
         self._state = state.absolute()
         self._prefix = prefix
         self._insist = insist
+        self.document: dict[str, Any] = {}
+        """What was measured so far."""
 
     def run(self, sections: Sequence[str]) -> dict[str, Any]:
         """Run the sections; raises ZtdpuError when one breaks. Labs are down afterwards in any case."""
         start = time.monotonic()
-        document: dict[str, Any] = {
+        document = self.document = {
             "format": FORMAT,
             "machine": describe_machine(),
             "wireguard_go": wireguard.describe(),

@@ -8,6 +8,7 @@ WireGuard), so `wg` is not needed. Called by `ground`. Keys are made here, live 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -30,6 +31,8 @@ OVERHEAD_OCTETS: Final = 60
 """Outer IPv4 and UDP 28, message header 16, tag 16."""
 _SOCKETS: Final = Path("/var/run/wireguard")
 _PORT: Final = 51_820
+_LAST_WITHOUT_OFFLOAD: Final = 2023_02_23
+"""Date in the last version before vectorised input and output."""
 _START_TIMEOUT_S: Final = 10.0
 
 
@@ -53,7 +56,14 @@ def describe() -> str:
     if not is_installed():
         return f"not installed: {HOW_TO_INSTALL}"
     said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=False).stdout.split("\n")[0]
-    return said.strip() or PROGRAM
+    return said.strip() + remark(said) if said.strip() else PROGRAM
+
+
+def remark(version: str) -> str:
+    """Say of an old version that it is one: a reader should not take it for what WireGuard can do today."""
+    found = re.search(r"0\.0\.(\d{8})", version)
+    is_old = found is not None and int(found[1]) <= _LAST_WITHOUT_OFFLOAD
+    return " (without segmentation offload; versions since 2023 have it and are several times faster)" if is_old else ""
 
 
 @contextmanager
