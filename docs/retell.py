@@ -51,7 +51,9 @@ class Telling:
     def say(self, command: str) -> str:
         """Run it and return what it said."""
         said = self.start(command).communicate(timeout=120)[0]
-        return said.replace(str(self.folder), SHOWN_FOLDER).rstrip("\n")
+        # A reader types this in a checkout, which jobs see; ours is a folder that they do not.
+        said = re.sub(r"^note: .* is not visible in .*\n", "", said, flags=re.MULTILINE)
+        return said.replace(str(self.folder), SHOWN_FOLDER).replace(f" --state {STATE}", "").rstrip("\n")
 
     def tell(self, block: str) -> str:
         """Return the block with fresh outputs."""
