@@ -61,8 +61,12 @@ format: $(READY) ## Format the code.
 generate: $(READY) ## Make ztdpu/v1 from protos/.
 	sh deploy/generate.sh
 
-lock: ## Resolve pyproject.toml into requirements.lock, with hashes (needs uv).
-	uv pip compile pyproject.toml --extra demo --extra dev --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --python-version 3.11 -o requirements.lock
+LOCK := uv pip compile --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --python-version 3.11
+
+lock: ## Resolve the three requirements.lock files, with hashes (needs uv).
+	$(LOCK) pyproject.toml --extra demo --extra dev -o requirements.lock
+	$(LOCK) pyproject.toml -c requirements.lock -o deploy/requirements.lock
+	$(LOCK) docs/requirements.in -c requirements.lock -o docs/requirements.lock
 
 clean: ## Remove the virtual environment and caches.
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
