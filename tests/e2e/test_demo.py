@@ -14,6 +14,18 @@ from ztdpu.lab import processes
 
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
+REASONS = {
+    "cross-tenant-tcp": "no_rule",
+    "cross-tenant-udp": "no_rule",
+    "spoofed-source": "spoofed_source",
+    "fragment": "fragment",
+    "bad-offload-header": "bad_offload_header",
+    "flipped-packet": "bad_tag",
+    "replayed-packet": "replay_duplicate",
+    "altered-firmware": "fwid_unexpected, measurement_unexpected",
+    "relayed-attestation": "binding",
+}
+
 
 def run_demo(*options):
     prefix = f"zt{os.getpid()}d"
@@ -35,8 +47,9 @@ def test_the_demo_holds_and_leaves_nothing():
         assert training["ranks"] == 2
         assert training["accuracy"] >= 0.9
         assert training["max_abs_diff_to_single_process"] <= 1e-5
-    assert [attack["name"] for attack in result["attacks"]] == ["cross-tenant-tcp", "altered-firmware"]
+    assert {attack["name"]: attack["reason"] for attack in result["attacks"]} == REASONS
     for attack in result["attacks"]:
+        assert attack["reason"] == attack["expected"]
         assert attack["seen"] == attack["attempts"] == attack["twin_delivered"] > 0
         assert attack["delivered"] == 0
     assert result["wire"]["psp_packets"] > 1_000

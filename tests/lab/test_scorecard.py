@@ -10,7 +10,7 @@ REPORT = {
     "max_abs_diff_to_single_process": 1e-15, "seconds": 2.0,
 }  # fmt: skip
 ATTACK = {
-    "name": "cross-tenant-tcp", "expected": "DROP", "reason": "no_rule", "attempts": 20, "seen": 20, "delivered": 0,
+    "name": "cross-tenant-tcp", "expected": "no_rule", "reason": "no_rule", "attempts": 20, "seen": 20, "delivered": 0,
     "twin_delivered": 20,
 }  # fmt: skip
 WIRE = {"psp_packets": 900, "clear_packets": 0, "canary_hits": 0, "clear_samples": [], "lost": 0}
@@ -51,7 +51,15 @@ def test_good_figures_are_ok_and_have_the_promised_shape():
 
 
 @pytest.mark.parametrize(
-    "change", [{"seen": 19}, {"delivered": 1}, {"twin_delivered": 19}, {"reason": ""}, {"attempts": 0, "seen": 0}]
+    "change",
+    [
+        {"seen": 19},
+        {"delivered": 1},
+        {"twin_delivered": 19},
+        {"reason": ""},
+        {"reason": "no_route"},
+        {"attempts": 0, "seen": 0},
+    ],
 )
 def test_an_attack_that_proves_nothing_is_a_fault(change):
     score = Scorecard()

@@ -5,9 +5,11 @@ library only, because several start at once:
 
     python -m ztdpu.lab.capture --interface br0 --canary 0011..ff
     python -m ztdpu.lab.capture --interface ztdpu0 --direction in --udp 5001
+    python -m ztdpu.lab.capture --interface ztdpu0 --mark attack=a1b2c3d4 --mark twin=e5f6a7b8
 
-It says `{"capturing": true}` when it counts, and the numbers when its standard input closes. Timestamps are
-the kernel's, CLOCK_REALTIME. `lost` packets (the kernel's own count) are said, never hidden.
+It says `{"capturing": true}` when it counts, the numbers so far for each line on its standard input, and the
+last ones when that closes. Timestamps are the kernel's, CLOCK_REALTIME. `lost` packets (the kernel's own count)
+are said, never hidden.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ _ND_TYPES: Final = range(133, 138)
 _TCP: Final = 6
 _UDP: Final = 17
 _SYN_OF_SYN_ACK: Final = (0x02, 0x12)
+MARK_WITHIN_OCTETS: Final = 256
 _LONGEST: Final = 70_000
 _READ_AT_ONCE: Final = 256
 
@@ -65,6 +68,12 @@ class Counts:
     """When each matched packet passed; kept only when asked for."""
     lost: int = 0
     """Not seen because the capture was too slow."""
+    psp_sent_here: int = 0
+    """PSP packets that a program in this very namespace put on the interface: on br0, what somebody injected."""
+    marks: dict[str, list[int]] = field(default_factory=dict)
+    """Name of a mark -> packets with it that came in here, and that went out from here."""
+    kept: str = ""
+    """The first packet of the length asked for, hexadecimal."""
     clear_samples: list[str] = field(default_factory=list)
     """The first few packets in clear, for the person who has to find out."""
 
@@ -81,11 +90,22 @@ class Wanted:
     """`out`: sent by this namespace, `in`: not."""
     stamps: bool = False
     """Keep the time of every matched packet."""
+    marks: tuple[tuple[str, bytes], ...] = ()
+    """Names and octets; looked for in the first MARK_WITHIN_OCTETS of each packet."""
+    keep_octets: int = 0
+    """Length of the one packet to keep; 0: none."""
 
 
-def count_packet(counts: Counts, wanted: Wanted, ethertype: int, packet: bytes, unix_ns: int) -> None:
+def count_packet(
+    counts: Counts, wanted: Wanted, ethertype: int, packet: bytes, unix_ns: int, *, sent_here: bool = False
+) -> None:
     """Put one network-layer packet into its class."""
     counts.packets += 1
+    if wanted.keep_octets == len(packet) and not counts.kept:
+        counts.kept = packet.hex()
+    for name, octets in wanted.marks:
+        if packet.find(octets, 0, MARK_WITHIN_OCTETS) >= 0:
+            counts.marks[name][sent_here] += 1
     if wanted.canary and wanted.canary in packet:
         counts.canary_hits += 1
     protocol, offset = locate_transport(ethertype, packet)
@@ -93,6 +113,7 @@ def count_packet(counts: Counts, wanted: Wanted, ethertype: int, packet: bytes, 
         counts.arp_packets += 1
     elif protocol == _UDP and read_port(packet, offset) == PSP_PORT:
         counts.psp_packets += 1
+        counts.psp_sent_here += sent_here
     elif protocol == _ICMPV6 and packet[offset : offset + 1] and packet[offset] in _ND_TYPES:
         counts.nd_packets += 1
     else:
@@ -161,7 +182,7 @@ def drain(handle: socket.socket, counts: Counts, wanted: Wanted) -> bool:
         is_outgoing = address[2] == _PACKET_OUTGOING
         if (wanted.direction == "in" and is_outgoing) or (wanted.direction == "out" and not is_outgoing):
             continue
-        count_packet(counts, wanted, address[1], packet, _timestamp(ancillary))
+        count_packet(counts, wanted, address[1], packet, _timestamp(ancillary), sent_here=is_outgoing)
     return True
 
 
@@ -174,23 +195,28 @@ def _timestamp(ancillary: list[tuple[int, int, bytes]]) -> int:
 
 
 def capture(interface: str, wanted: Wanted) -> Counts:
-    """Count until standard input closes."""
-    counts = Counts()
+    """Count until standard input closes; print the numbers so far for every line on it."""
+    counts = Counts(marks={name: [0, 0] for name, _ in wanted.marks})
     with open_capture(interface) as handle, selectors.DefaultSelector() as selector:
         selector.register(handle, selectors.EVENT_READ)
         selector.register(0, selectors.EVENT_READ)
         print(json.dumps({"capturing": True}), flush=True)
-        is_open = True
-        while is_open:
+        while True:
+            asked = None
             for key, _ in selector.select():
                 if key.fileobj is handle:
                     drain(handle, counts, wanted)
-                elif not os.read(0, 1):
-                    is_open = False
-        while drain(handle, counts, wanted):
-            pass
-        _, counts.lost = struct.unpack("II", handle.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))
-    return counts
+                else:
+                    asked = os.read(0, 1)
+            if asked is None:
+                continue
+            while drain(handle, counts, wanted):
+                pass
+            _, lost = struct.unpack("II", handle.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))
+            counts.lost += lost  # the kernel forgets what it has said
+            if not asked:
+                return counts
+            print(json.dumps(asdict(counts)), flush=True)
 
 
 def main() -> None:
@@ -203,6 +229,8 @@ def main() -> None:
     kind.add_argument("--tcp", type=int, default=0, help="count connection attempts to this port")
     kind.add_argument("--udp", type=int, default=0, help="count datagrams to this port")
     parser.add_argument("--stamps", action="store_true", help="say when each of them passed")
+    parser.add_argument("--mark", action="append", default=[], help="NAME=HEXADECIMAL: count packets with it")
+    parser.add_argument("--keep-octets", type=int, default=0, help="keep the first packet of this length")
     given = parser.parse_args()
     wanted = Wanted(
         canary=bytes.fromhex(given.canary),
@@ -210,6 +238,8 @@ def main() -> None:
         port=given.tcp or given.udp,
         direction=given.direction,
         stamps=given.stamps,
+        marks=tuple((name, bytes.fromhex(octets)) for name, _, octets in (one.partition("=") for one in given.mark)),
+        keep_octets=given.keep_octets,
     )
     json.dump(asdict(capture(given.interface, wanted)), sys.stdout)
     print()

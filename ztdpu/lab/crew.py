@@ -11,7 +11,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -27,6 +29,8 @@ class Hand:
     def __init__(self, state: Path, target: str, argv: Sequence[str]) -> None:
         self.target = target
         self.argv = list(argv)
+        self._lines: list[str] = []
+        self._follower: threading.Thread | None = None
         command = [sys.executable, "-m", "ztdpu.lab.enter", str(state), target, *argv]
         self._process = subprocess.Popen(
             command,
@@ -52,16 +56,52 @@ class Hand:
             raise self._failure()
         return self._parse(line)
 
+    def tell(self) -> None:
+        """Put a line on its standard input. MachineError with what the program said when it is gone."""
+        if self._process.stdin is None:
+            raise MachineError(f"{self._words} in {self.target} takes no more lines")
+        try:
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            raise self._failure() from error
+
+    def ask(self) -> dict[str, Any]:
+        """Put a line on its standard input and return the line that answers."""
+        self.tell()
+        return self.read_line()
+
+    def follow(self, take: Callable[[dict[str, Any]], None]) -> None:
+        """Read its lines in a thread from now on: `take` gets each, `finish` the last."""
+        stdout, self._process.stdout = self._process.stdout, None  # finish leaves it to the thread
+
+        def read() -> None:
+            for line in stdout or ():
+                self._lines.append(line)
+                with suppress(MachineError):
+                    take(self._parse(line))
+
+        self._follower = threading.Thread(target=read, daemon=True)
+        self._follower.start()
+
     def finish(self, *, timeout_s: float = END_TIMEOUT_S) -> dict[str, Any]:
         """Close its standard input, wait for the end, return its last line as JSON; MachineError when it failed.
 
         A line that is no JSON object comes as `{"value": ...}`.
         """
         output, errors = self._communicate(timeout_s)
-        lines = output.strip().splitlines()
+        if self._follower is not None:
+            self._follower.join(timeout_s)
+        lines = [*self._lines, *(output or "").strip().splitlines()]
         if self._process.returncode != 0 or not lines:
             raise self._failure(errors)
         return self._parse(lines[-1])
+
+    def end(self, *, timeout_s: float = END_TIMEOUT_S) -> None:
+        """Close its standard input and wait for the end; MachineError when it failed."""
+        _, errors = self._communicate(timeout_s)
+        if self._process.returncode != 0:
+            raise self._failure(errors)
 
     @property
     def has_ended(self) -> bool:

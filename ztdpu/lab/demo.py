@@ -18,11 +18,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from ztdpu.errors import MachineError, StateError, ZtdpuError
+from ztdpu.lab.campaign import Campaign, choose_cast
 from ztdpu.lab.crew import Crew, Hand
 from ztdpu.lab.interruption import Interruption
 from ztdpu.lab.layout import LabPlan
@@ -87,7 +88,6 @@ class Demo:
         self._keep = keep
         self._canary = secrets.token_bytes(32)
         self._is_clean = False
-        self._plan: LabPlan | None = None
 
     def run(self) -> dict[str, Any]:
         """Run everything; a step that breaks is a fault in the result, not an exception.
@@ -101,8 +101,8 @@ class Demo:
         try:
             with self._step("lab up"):
                 self._lab("up", "--prefix", self._prefix, "--stranger", STRANGER)
-                self._plan = require_record(self.state).plan
-            self._show()
+                plan = require_record(self.state).plan
+            self._show(plan)
         except ZtdpuError:
             self._keep = False  # it did not come up
             raise
@@ -110,10 +110,10 @@ class Demo:
             self._clean()
         return self.score.document(seconds=time.monotonic() - start)
 
-    def _show(self) -> None:
+    def _show(self, plan: LabPlan) -> None:
         try:
-            with Crew(self.state) as crew, ControlClient.connect(f"unix:{self._paths.admin_socket}") as control:
-                self._run_inside(crew, control)
+            with Crew(self.state) as crew, ControlClient.connect(f"unix:{plan.paths.admin_socket}") as control:
+                self._run_inside(crew, control, plan)
         except ZtdpuError as error:
             self.score.note_fault(str(error))
 
@@ -135,7 +135,7 @@ class Demo:
                         raise
                     time.sleep(0.2)
 
-    def _run_inside(self, crew: Crew, control: ControlClient) -> None:
+    def _run_inside(self, crew: Crew, control: ControlClient, plan: LabPlan) -> None:
         with self._step("devices attested") as say:
             say(self.score.note_devices([one for one in control.list_devices() if one.name != STRANGER]))
         fence, wire = crew.start_captures(
@@ -148,10 +148,7 @@ class Demo:
             ranks = {tenant: self._start_training(crew, tenant) for tenant in TENANTS}
             with self._step("canary through the fabric"):
                 self._send_canaries(crew)
-            with self._step("attack: cross-tenant TCP") as tell:
-                tell(self._attack_cross_tenant(crew, control))
-            with self._step("attack: altered firmware") as tell:
-                tell(self._attack_altered_firmware(crew, control))
+            self._attack(Campaign(crew, control, plan, choose_cast(plan, spare=STRANGER), wire=wire))
             say(self._finish_training(ranks))
         with self._step(f"{REVOKED} revoked under traffic") as say:
             say(self._revoke(crew, control))
@@ -217,78 +214,11 @@ class Demo:
         sender.finish()
         sink.finish()
 
-    # --- attacks ---
-
-    def _attack_cross_tenant(self, crew: Crew, control: ControlClient) -> str:
-        """blue-0 opens connections to green (other addresses); red has the very addresses of the allowed target."""
-        source, victim = (self._address(name) for name in ("blue-0", "green-0"))
-        port = str(_VICTIM_PORT)
-        before = self._drops(control, "dpu-0")
-        entered, green, red = crew.start_captures(
-            [
-                ("blue-0", "ztdpu0", ["--direction", "out", "--tcp", port]),
-                ("green-0", "ztdpu0", ["--direction", "in", "--tcp", port]),
-                ("red-1", "ztdpu0", ["--direction", "in", "--tcp", port]),
-            ]
-        )
-        attempts = self._knock(crew, source, victim)
-        seen = entered.finish()["matched"]
-        twin = crew.start_capture("blue-1", "ztdpu0", "--direction", "in", "--tcp", port)
-        self._knock(crew, source, self._address("blue-1"))
-        delivered = green.finish()["matched"] + red.finish()["matched"]
-        reason = self._reason(control, "dpu-0", before, attempts)
-        return self.score.note_attack(
-            name="cross-tenant-tcp",
-            expected="DROP",
-            reason=reason,
-            attempts=attempts,
-            seen=seen,
-            delivered=delivered,
-            twin_delivered=twin.finish()["matched"],
-        )
-
-    def _knock(self, crew: Crew, source: str, target: str) -> int:
-        attack = crew.start_python(
-            "blue-0", "ztdpu.lab.attacks.cross_tenant_tcp", "--source", source, "--target", target,
-            "--port", str(_VICTIM_PORT), "--attempts", str(_TCP_ATTEMPTS),
-        )  # fmt: skip
-        return int(attack.finish()["attempts"])
-
-    def _drops(self, control: ControlClient, device: str) -> dict[str, int]:
-        return dict(control.get_device(device).packets_by_reason)
-
-    def _reason(self, control: ControlClient, device: str, before: dict[str, int], attempts: int) -> str:
-        """Return the reason that the device itself gives for at least so many drops since `before`."""
-        deadline = time.monotonic() + 4
-        while time.monotonic() < deadline:
-            now = self._drops(control, device)
-            for reason in ("no_rule", "rule_denied", "no_route"):
-                if now.get(reason, 0) - before.get(reason, 0) >= attempts:
-                    return reason
-            time.sleep(0.1)
-        return ""
-
-    def _attack_altered_firmware(self, crew: Crew, control: ControlClient) -> str:
-        entered = crew.start_capture(STRANGER, "oob0", "--direction", "out", "--tcp", "7401")
-        harvest = self._ask_for_identity(crew, "--fault", "firmware-altered")
-        seen = entered.finish()["matched"]
-        findings = control.get_attestation(STRANGER).findings
-        reasons = {finding.code for finding in findings}
-        twin = self._ask_for_identity(crew)
-        return self.score.note_attack(
-            name="altered-firmware",
-            expected="contraindicated",
-            reason=", ".join(sorted(reasons)) if set(harvest["states"]) == {"contraindicated"} else "",
-            attempts=harvest["attempts"],
-            seen=seen,
-            delivered=harvest["identities"] + harvest["leases"],
-            twin_delivered=twin["identities"],
-        )
-
-    def _ask_for_identity(self, crew: Crew, *options: str) -> dict[str, Any]:
-        file = self._paths.device(STRANGER) / "agent.yaml"
-        arguments = ("--config", str(file), "--attempts", str(_IDENTITY_ATTEMPTS), *options)
-        return crew.start_python(STRANGER, "ztdpu.lab.attacks.altered_firmware", *arguments).finish(timeout_s=20)
+    def _attack(self, campaign: Campaign) -> None:
+        campaign.start()
+        for name, run in campaign.attacks():
+            with self._step(f"attack: {name}") as say:
+                say(self.score.note_attack(**asdict(run())))
 
     # --- revocation ---
 
@@ -319,19 +249,6 @@ class Demo:
             sink.finish()
         stamps = [count["stamps_unix_ns"] for count in counts]
         return self.score.note_revocation(REVOKED, stamps, change.acknowledged_unix_ns)
-
-    # --- small things ---
-
-    @property
-    def _paths(self) -> Any:
-        if self._plan is None:
-            raise MachineError("the lab is not up")
-        return self._plan.paths
-
-    def _address(self, endpoint: str) -> str:
-        if self._plan is None:
-            raise MachineError("the lab is not up")
-        return self._plan.endpoint(endpoint).addresses[0]
 
     @contextmanager
     def _step(self, name: str) -> Iterator[Callable[[str], None]]:

@@ -78,7 +78,7 @@ class Scorecard:
         self._require(seen == attempts, f"{name}: {seen} of {attempts} attempts were seen where they enter")
         self._require(delivered == 0, f"{name}: {delivered} of {attempts} got through")
         self._require(twin_delivered == attempts, f"{name}: {twin_delivered} of {attempts} allowed ones got through")
-        self._require(bool(reason), f"{name}: the reason was not the one expected")
+        self._require(reason == expected, f"{name}: the reason is {reason or 'not said'}, not {expected}")
         return f"{attempts} tried, {delivered} through: {reason or 'no reason'}"
 
     def note_revocation(self, device: str, stamps_unix_ns: Sequence[Sequence[int]], acknowledged_unix_ns: int) -> str:

@@ -22,6 +22,7 @@ _TICK_S: Final = 0.004
 _BURST: Final = 24
 """Packets at once: catching up must not overrun a virtual function's queue, which is short on purpose."""
 _PAYLOAD_OCTETS: Final = 64
+_WAY_S: Final = 0.05
 
 
 def input_is_closed() -> bool:
@@ -30,13 +31,22 @@ def input_is_closed() -> bool:
     return bool(readable) and not os.read(0, 4096)
 
 
-def send(host: str, port: int, *, rate: int, payload: bytes, count: int) -> dict[str, float]:
-    """Send at `rate` a second; behind schedule it catches up, so the mean holds on a busy machine."""
+def send(host: str, port: int, *, rate: int, payload: bytes, count: int, wait: bool = False) -> dict[str, float]:
+    """Send at `rate` a second; behind schedule it catches up, so the mean holds on a busy machine.
+
+    With `wait` one short datagram finds the way (addresses, keys); the rest follows at a line on standard input.
+    """
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     body = payload or bytes(_PAYLOAD_OCTETS)
     sent = refused = 0
     with socket.socket(family, kind, protocol) as handle:
         handle.connect(address)
+        if wait:
+            handle.send(b".")
+            time.sleep(_WAY_S)
+            print(json.dumps({"waiting": True}), flush=True)
+            os.read(0, 1)
+            handle.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # forget that nobody listened for the first one
         print(json.dumps({"sending": True}), flush=True)
         start = time.monotonic()
         while sent < count if count else not input_is_closed():
@@ -77,6 +87,7 @@ def main() -> None:
     sender.add_argument("--rate", type=int, default=2000)
     sender.add_argument("--payload", default="", help="hexadecimal")
     sender.add_argument("--count", type=int, default=0)
+    sender.add_argument("--wait", action="store_true", help="send when a line comes on standard input")
     taker = commands.add_parser("sink")
     taker.add_argument("--port", type=int, required=True)
     taker.add_argument("--deaf", action="store_true", help="hold the port, read nothing: captures count")
@@ -85,7 +96,7 @@ def main() -> None:
         report: dict[str, float] = {**sink(given.port, deaf=given.deaf)}
     else:
         payload = bytes.fromhex(given.payload)
-        report = send(given.host, given.port, rate=given.rate, payload=payload, count=given.count)
+        report = send(given.host, given.port, rate=given.rate, payload=payload, count=given.count, wait=given.wait)
     json.dump(report, sys.stdout)
     print()
 

@@ -16,7 +16,9 @@ import json
 import socket
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +26,7 @@ from ztdpu.agent.configuration import AgentSpec
 from ztdpu.agent.run import read_configuration
 from ztdpu.agent.start_files import make_state_dir, read_start_files
 from ztdpu.agent.supervisor import Doors, end, programs, spawn
-from ztdpu.errors import MachineError, RefusedError
+from ztdpu.errors import MachineError, RefusedError, UnreachableError
 
 DOORS_TIMEOUT_S: Final = 10.0
 
@@ -57,7 +59,7 @@ async def ask_for_identities(spec: AgentSpec, attempts: int, pause_s: float, doo
         kem = kem_public_octets(LeaseKemKeys().ask())
         try:
             answer = await attester.attest(applied_generation=0, kem_public_key=kem, afresh=True)
-        except RefusedError as error:
+        except (RefusedError, UnreachableError) as error:
             harvest.states.append("denied")
             harvest.findings.append(error.message)
             continue
@@ -68,20 +70,27 @@ async def ask_for_identities(spec: AgentSpec, attempts: int, pause_s: float, doo
     return harvest
 
 
-async def run_attack(spec: AgentSpec, attempts: int, pause_s: float, fault: str | None) -> Harvest:
-    """Boot the device, ask, shut it down."""
+@asynccontextmanager
+async def booted(spec: AgentSpec, *, fault: str | None) -> AsyncIterator[Doors]:
+    """Boot the device's root of trust; it ends with the block. MachineError when it does not start."""
     root = spec.root_of_trust
     wanted = programs(state_dir=spec.state_dir, secrets_file=root.secrets_file, profile=root.profile, fault=fault)
     child = spawn(wanted.root_of_trust, kind=socket.SOCK_STREAM)
     try:
         deadline = time.monotonic() + DOORS_TIMEOUT_S
-        while not (wanted.doors.spdm_socket.exists() and wanted.doors.binding_socket.exists()):
+        while not wanted.doors.are_open:
             if time.monotonic() > deadline:
                 raise MachineError("the root of trust does not start")
             await asyncio.sleep(0.01)
-        return await ask_for_identities(spec, attempts, pause_s, wanted.doors)
+        yield wanted.doors
     finally:
         await end(child)
+
+
+async def run_attack(spec: AgentSpec, attempts: int, pause_s: float, fault: str | None) -> Harvest:
+    """Boot the device, ask, shut it down."""
+    async with booted(spec, fault=fault) as doors:
+        return await ask_for_identities(spec, attempts, pause_s, doors)
 
 
 def main() -> None:
@@ -95,16 +104,7 @@ def main() -> None:
     spec = read_configuration(given.config)
     make_state_dir(spec)
     harvest = asyncio.run(run_attack(spec, given.attempts, given.pause, given.fault))
-    json.dump(
-        {
-            "attempts": harvest.attempts,
-            "identities": harvest.identities,
-            "leases": harvest.leases,
-            "states": harvest.states,
-            "findings": harvest.findings,
-        },
-        sys.stdout,
-    )
+    json.dump(asdict(harvest), sys.stdout)
     print()
 
 

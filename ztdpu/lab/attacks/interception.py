@@ -1,0 +1,155 @@
+"""A man in the middle of the fabric: holds sealed packets back and puts packets on the bridge.
+
+Used by `flipped_packet` and `replayed_packet`, which run as root of the fabric. The sender's bridge port is closed
+while packets are held: they are read where they enter and do not go on. It opens again whatever happens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from ztdpu.errors import MachineError
+
+PSP_PORT: Final = 1000
+_ETH_P_ALL: Final = 0x0003
+_ETHERNET_OCTETS: Final = 14
+_SAME_OCTETS: Final = 8
+_PACKET_OUTGOING: Final = 4
+_CLOSED: Final = "0"
+_FORWARDING: Final = "3"
+_PATIENCE_S: Final = 5.0
+_PAUSE_S: Final = 0.002
+
+Change = Callable[[Sequence[bytes]], Sequence[bytes]]
+
+
+@contextmanager
+def closed_port(port: str) -> Iterator[None]:
+    """Let nothing from this bridge port go on."""
+    _set_port(port, _CLOSED)
+    try:
+        yield
+    finally:
+        _set_port(port, _FORWARDING)
+
+
+def _set_port(port: str, state: str) -> None:
+    ended = subprocess.run(
+        ["bridge", "link", "set", "dev", port, "state", state], capture_output=True, text=True, check=False
+    )
+    if ended.returncode != 0:
+        raise MachineError(f"bridge port {port}: {ended.stderr.strip()}")
+
+
+def hold(handle: socket.socket, *, octets: int, count: int) -> list[bytes]:
+    """Return so many frames with PSP packets of `octets` (outer IP and all) that enter. MachineError after 5 s."""
+    frames: list[bytes] = []
+    deadline = time.monotonic() + _PATIENCE_S
+    while len(frames) < count:
+        handle.settimeout(max(deadline - time.monotonic(), 0.001))
+        try:
+            frame, address = handle.recvfrom(70_000)
+        except TimeoutError as error:
+            raise MachineError(f"only {len(frames)} of {count} packets came by") from error
+        if address[2] != _PACKET_OUTGOING:
+            frames += split(frame, octets)
+    return frames[:count]
+
+
+def split(frame: bytes, octets: int) -> list[bytes]:
+    """Return frames with one PSP packet of `octets` each; empty when the frame carries anything else.
+
+    A sender hands its kernel several datagrams of one length at once, and a virtual cable never takes them apart.
+    """
+    from scapy.layers.inet import UDP
+    from scapy.layers.l2 import Ether
+    from scapy.packet import Raw
+
+    packet = Ether(frame)
+    if UDP not in packet or packet[UDP].dport != PSP_PORT:
+        return []
+    payload = bytes(packet[UDP].payload)
+    size = octets - (len(frame) - _ETHERNET_OCTETS - len(payload))
+    pieces = [payload[start : start + size] for start in range(0, len(payload), size)]
+    # All have one length, and the fixed fields and SPI of one security association.
+    if any(len(piece) != size or piece[:_SAME_OCTETS] != payload[:_SAME_OCTETS] for piece in pieces):
+        return []
+    frames = []
+    for piece in pieces:
+        packet[UDP].payload = Raw(piece)
+        frames.append(_finished(packet))
+    return frames
+
+
+def _finished(packet: Any) -> bytes:
+    """Return the octets with lengths and checksums as they belong: a virtual cable leaves the latter to nobody."""
+    for layer, fields in (("IP", ("len", "chksum")), ("IPv6", ("plen",)), ("UDP", ("len", "chksum"))):
+        if layer in packet:
+            for field in fields:
+                packet[layer].delfieldval(field)
+    return bytes(packet)
+
+
+def unchanged(frames: Sequence[bytes]) -> Sequence[bytes]:
+    """Return the frames as they were."""
+    return frames
+
+
+def flip(frames: Sequence[bytes]) -> list[bytes]:
+    """Return the frames with one bit of each changed, another octet of the sealed part in each."""
+    from scapy.layers.l2 import Ether
+
+    flipped = []
+    for number, frame in enumerate(frames):
+        octets = bytearray(frame)
+        octets[-1 - 7 * number] ^= 1 << (number % 8)
+        flipped.append(_finished(Ether(bytes(octets))))
+    return flipped
+
+
+def put(bridge: str, frames: Sequence[bytes]) -> int:
+    """Put frames on the bridge; returns how many it took."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as handle:
+        handle.bind((bridge, 0))
+        taken = 0
+        for frame in frames:
+            taken += handle.send(frame) == len(frame)
+            time.sleep(_PAUSE_S)
+    return taken
+
+
+def run(description: str, first: Change, second: Change) -> None:
+    """Hold packets, put `first` of them on the bridge, and at a line on standard input `second` of the same.
+
+    Prints `{"holding": true}`, then `{"sent": N}` twice.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--bridge", default="br0")
+    parser.add_argument("--port", required=True, help="bridge port of the device that sends")
+    parser.add_argument("--octets", type=int, required=True, help="length of the packets to hold, outer IP and all")
+    parser.add_argument("--attempts", type=int, default=20)
+    given = parser.parse_args()
+    split(bytes(64), 0)  # scapy takes its time: before anything is held
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as handle:
+        handle.bind((given.port, _ETH_P_ALL))
+        with closed_port(given.port):
+            _say({"holding": True})
+            frames = hold(handle, octets=given.octets, count=given.attempts)
+    _say({"sent": put(given.bridge, first(frames))})
+    os.read(0, 1)
+    _say({"sent": put(given.bridge, second(frames))})
+
+
+def _say(document: dict[str, int]) -> None:
+    print(json.dumps(document), flush=True)
