@@ -39,7 +39,8 @@ class Lab:
         return self.ztdpu("lab", "down", "--state", str(self.state), check=False)
 
     def status(self):
-        return json.loads(self.ztdpu("lab", "status", "--state", str(self.state), "-o", "json").stdout)
+        """The document, also when something in it is dead (exit status 1)."""
+        return json.loads(self.ztdpu("lab", "status", "--state", str(self.state), "-o", "json", check=False).stdout)
 
     def device(self, name):
         return next(device for device in self.status()["devices"] if device["name"] == name)

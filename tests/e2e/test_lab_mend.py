@@ -87,6 +87,22 @@ def test_a_dead_control_is_said_to_be_dead_and_mended(lab):
     assert lab.ping("blue-0", "blue-1", count=1) == 1
 
 
+def test_a_control_that_was_started_by_hand_is_no_dead_one(lab):
+    kill(lab, "control")
+    config, log = lab.plan.paths.control / "control.yaml", lab.plan.paths.control_log
+    again = f"exec {sys.executable} -m ztdpu control run --config {config} >>{log} 2>&1 </dev/null"
+    lab.exec("control", "sh", "-c", f"setsid sh -c '{again}' &")
+    lab.wait_ready("dpu-0", "dpu-1")
+    assert look(lab).returncode == 0
+    by_hand = lab.status()["control"]["pid"]
+    refused = lab.ztdpu("lab", "up", "--state", str(lab.state), "--prefix", lab.prefix, check=False)
+    assert "a lab is up" in refused.stderr
+    lab.ztdpu("lab", "restart", "control", "--state", str(lab.state))
+    assert processes.identify(by_hand) is None, "two would fight for the socket"
+    lab.wait_ready("dpu-0", "dpu-1")
+    assert look(lab).returncode == 0
+
+
 def test_a_dead_agent_is_named_with_its_log_and_mended(lab):
     os.kill(lab.device("dpu-1")["agent_pid"], signal.SIGKILL)
     ended = look(lab)

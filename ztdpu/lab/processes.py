@@ -56,11 +56,16 @@ def spawn_daemon(argv: Sequence[str], environment: Mapping[str, str], log: Path)
     return os.posix_spawn(argv[0], list(argv), environment, file_actions=actions, setsid=True, setsigdef=fresh)
 
 
+def find_all() -> list[int]:
+    """Pids of all processes that we see."""
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208 - a thousand strings
+
+
 def find_members(state: str) -> set[int]:
     """Pids of every process of the lab in `state`, ourselves excepted."""
     marker = f"{MARKER}={state}".encode()
     own_namespace = _pid_namespace(os.getpid())
-    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208 - a thousand strings
+    pids = find_all()
     namespaces = {pid: _pid_namespace(pid) for pid in pids}
     marked = {pid for pid in pids if marker in _environment(pid)}
     inhabited = {namespaces[pid] for pid in marked} - {own_namespace, None}
@@ -71,8 +76,7 @@ def find_members(state: str) -> set[int]:
 def find_in_namespace(holder: int) -> list[int]:
     """Pids (of the host) of all processes in the pid namespace of `holder`, in order of start."""
     wanted = _pid_namespace(holder)
-    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208 - a thousand strings
-    found = [pid for pid in pids if wanted is not None and _pid_namespace(pid) == wanted]
+    found = [pid for pid in find_all() if wanted is not None and _pid_namespace(pid) == wanted]
     return sorted(found, key=lambda pid: (process.start_ticks if (process := identify(pid)) else 0, pid))
 
 
@@ -93,8 +97,7 @@ def network_namespace(pid: int) -> int:
 
 def find_in_network(inodes: Collection[int]) -> list[int]:
     """Pids of all processes in these network namespaces, ourselves excepted."""
-    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208 - a thousand strings
-    return [pid for pid in pids if network_namespace(pid) in inodes and pid != os.getpid()]
+    return [pid for pid in find_all() if network_namespace(pid) in inodes and pid != os.getpid()]
 
 
 def command_line(pid: int) -> list[str]:

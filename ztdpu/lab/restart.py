@@ -14,7 +14,7 @@ from ztdpu.lab.cluster import Progress, agent_command, require_root, silent, sta
 from ztdpu.lab.enter import base_environment, start_inside
 from ztdpu.lab.layout import SERVICES, lab_command, real_path
 from ztdpu.lab.record import LabRecord, require_record
-from ztdpu.lab.roles import find_roles
+from ztdpu.lab.roles import find_roles, with_found_services
 from ztdpu.lab.takedown import locked
 
 
@@ -26,8 +26,9 @@ def restart_part(state: Path, name: str, progress: Progress = silent) -> None:
     """
     require_root()
     state = real_path(state)
-    record = require_record(state)
+    require_record(state)
     with locked(state):
+        record = with_found_services(require_record(state))
         if name == "control":
             _restart_control(record, progress)
         elif name == "factory":

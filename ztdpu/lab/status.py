@@ -11,7 +11,7 @@ from typing import Any, Final
 from ztdpu.errors import ZtdpuError
 from ztdpu.lab.layout import lab_command
 from ztdpu.lab.record import LabRecord
-from ztdpu.lab.roles import ROLES, find_roles
+from ztdpu.lab.roles import ROLES, find_roles, with_found_services
 from ztdpu.model.device import DeviceStatus
 
 ISOLATION: Final = "full"
@@ -22,6 +22,7 @@ Document = dict[str, Any]
 
 def describe_lab(record: LabRecord) -> Document:
     """Return the whole lab as one document. `trouble` has an entry for each part that is dead or does not answer."""
+    record = with_found_services(record)
     plan = record.plan
     alive = frozenset(record.alive)
     standing, silence = _ask_control(record) if "control" in alive else ({}, "control is dead")

@@ -22,6 +22,7 @@ from ztdpu.errors import MachineError, StateError, UsageError
 from ztdpu.lab import marks, netns, processes
 from ztdpu.lab.layout import DEFAULT_STATE, LabPaths, lab_command, real_path
 from ztdpu.lab.record import LabRecord, read_record
+from ztdpu.lab.roles import with_found_services
 
 Say = Callable[[str], None]
 
@@ -54,6 +55,8 @@ def find_belongings(state: Path) -> Belongings:
     record, trouble = None, ""
     try:
         record = read_record(state)
+        if record is not None:
+            record = with_found_services(record)
     except StateError as error:
         trouble = error.message
     members = processes.find_members(str(state))
