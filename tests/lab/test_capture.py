@@ -71,6 +71,18 @@ def test_times_are_kept_when_asked_for():
     assert count(*packets, protocol=17, port=7).stamps_unix_ns == []
 
 
+def test_marks_are_counted_by_direction_and_one_packet_is_kept():
+    counts = Counts(marks={"a": [0, 0], "b": [0, 0]})
+    wanted = Wanted(marks=(("a", b"first mark"), ("b", b"other mark")), keep_octets=38)
+    packets = [bytes(v4(UDP(dport=1000) / Raw(octets))[1]) for octets in (b"first mark", b"other mark", b"no mark")]
+    late = bytes(v4(UDP(dport=1000) / Raw(bytes(300) + b"first mark"))[1])
+    for number, packet in enumerate([*packets, packets[0], late]):
+        count_packet(counts, wanted, IPV4, packet, number, sent_here=number == 3)
+    assert counts.marks == {"a": [1, 1], "b": [1, 0]}
+    assert counts.kept == packets[0].hex()
+    assert (counts.psp_packets, counts.psp_sent_here) == (5, 1)
+
+
 @pytest.mark.netns
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_real_capture_counts_what_passes():

@@ -22,6 +22,7 @@ from ztdpu.errors import UsageError, ZtdpuError
 NOUNS: Final[dict[str, str]] = {
     "demo": "Build a lab, train two tenants, attack it, revoke a device: one minute.",
     "lab": "An emulated cluster on this machine: up, status, exec, restart, down.",
+    "check": "Try on a running lab what policy allows and what it must not.",
     "policy": "Lint and explain policy files; sync them into control.",
     "device": "List, show, revoke, quarantine and restore devices.",
     "tenant": "List and show tenants.",

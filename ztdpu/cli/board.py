@@ -1,14 +1,15 @@
 """The demo's steps as they happen: on a terminal what runs moves and what is done stays; elsewhere a line per step.
 
-Called by `ztdpu demo`. Writes to stderr only; results go to stdout elsewhere. Outside a terminal nothing is
-wrapped, cut or coloured.
+Called by `ztdpu demo`; `ztdpu check` shares the way in which reasons stand in a table. Writes to stderr only;
+results go to stdout elsewhere. Outside a terminal nothing is wrapped, cut or coloured.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING, Final, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -93,3 +94,9 @@ def _line(step: Step) -> RenderableType:
     line.add_column()
     line.add_row(mark, Text(step.name), Text(step.detail, "dim"))
     return line
+
+
+def one_reason_a_row(row: dict[str, Any], key: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the row, and one more for each further reason in it: so that a table stays narrow and cuts nothing."""
+    first, *further = str(row[key]).split(", ")
+    return [{**row, key: first}, *(dict.fromkeys(columns, " ") | {key: reason} for reason in further)]

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from ztdpu.cli.board import Board, one_reason_a_row
 from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
 from ztdpu.lab.scorecard import LONGEST_REVOCATION_MS
 
@@ -45,7 +46,6 @@ def demo(
 
 
 def _run(interruption: Any, *, output: Format, state: Path, prefix: str, keep: bool) -> bool:
-    from ztdpu.cli.board import Board
     from ztdpu.lab.cluster import require_root
     from ztdpu.lab.demo import Demo
 
@@ -92,13 +92,11 @@ def _short(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _attack_rows(attacks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row per attack, and one more for each further reason: so the table fits 80 columns and cuts nothing."""
-    rows: list[dict[str, Any]] = []
+    rows = []
     for attack in attacks:
-        first, *further = attack["reason"].split(", ")
         counts = {"tried": attack["attempts"], "seen": attack["seen"], "through": attack["delivered"]}
-        rows.append({"attack": attack["name"], **counts, "twin": attack["twin_delivered"], "reason": first})
-        rows += [dict.fromkeys(_ATTACK_COLUMNS, " ") | {"reason": reason} for reason in further]
+        row = {"attack": attack["name"], **counts, "twin": attack["twin_delivered"], "reason": attack["reason"]}
+        rows += one_reason_a_row(row, "reason", _ATTACK_COLUMNS)
     return rows
 
 

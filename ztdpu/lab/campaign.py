@@ -36,6 +36,7 @@ _HELD_PAYLOAD_OCTETS: Final = 613
 _COUNTERS_S: Final = 5.0
 """Agents report once a second."""
 _ARRIVAL_S: Final = 2.0
+NEED_A_SPARE: Final = ("altered-firmware", "relayed-attestation")
 _PASSING: Final = frozenset({Reason.RULE_ALLOWED, Reason.FLOW_ESTABLISHED, Reason.FLOW_RELATED})
 
 
@@ -75,7 +76,8 @@ def choose_cast(plan: LabPlan, *, spare: str = "") -> Cast:
         mates = [one for one in plan.endpoints if one.tenant == attacker.tenant and one.device != attacker.device]
         others = [one for one in plan.endpoints if one.tenant != attacker.tenant]
         own = {address for one in plan.endpoints if one.tenant == attacker.tenant for address in one.addresses}
-        victims = [one for one in others if not own & set(one.addresses)]
+        victims = [one for one in others if not own & set(one.addresses) and _is_alike(one, attacker)]
+        mates = [one for one in mates if _is_alike(one, attacker)]
         if mates and victims:
             mate = mates[0]
             namesakes = tuple(one for one in others if set(one.addresses) & set(mate.addresses))
@@ -84,6 +86,11 @@ def choose_cast(plan: LabPlan, *, spare: str = "") -> Cast:
         "this lab has no two tenants with different addresses, one of them on two devices",
         remedy="ztdpu lab up with the example policy",
     )
+
+
+def _is_alike(one: EndpointPlan, other: EndpointPlan) -> bool:
+    """Whether the first addresses, which attacks use, are of one IP version."""
+    return family(one.addresses[0]) == family(other.addresses[0])
 
 
 class Campaign:

@@ -9,7 +9,7 @@ The twin is the same against an allowed target.
 
 from __future__ import annotations
 
-from ztdpu.lab.attacks.tenant_packets import FIRST_PORT, Frame, Order, network_layer, run
+from ztdpu.lab.attacks.tenant_packets import Frame, Order, network_layer, run
 
 SEQUENCE_OCTETS = 4
 
@@ -25,7 +25,7 @@ def make_attempts(order: Order) -> list[Frame]:
 
     network, sequence = network_layer(order), int.from_bytes(order.mark[:SEQUENCE_OCTETS], "big")
     return [
-        Frame(bytes(network / TCP(sport=FIRST_PORT + number, dport=order.port, flags="S", seq=sequence)))
+        Frame(bytes(network / TCP(sport=order.first_port + number, dport=order.port, flags="S", seq=sequence)))
         for number in range(order.attempts)
     ]
 

@@ -9,7 +9,7 @@ An attempt is a fragment, first or last. The twin sends whole datagrams.
 
 from __future__ import annotations
 
-from ztdpu.lab.attacks.tenant_packets import FIRST_PORT, Frame, Order, make_datagrams, network_layer, run
+from ztdpu.lab.attacks.tenant_packets import Frame, Order, make_datagrams, network_layer, run
 
 PIECE_OCTETS = 64
 _UDP_HEADER_OCTETS = 8
@@ -23,7 +23,7 @@ def make_fragments(order: Order) -> list[Frame]:
     piece = order.mark.ljust(PIECE_OCTETS, b".")
     frames: list[Frame] = []
     for number in range((order.attempts + 1) // 2):
-        whole = network_layer(order) / UDP(sport=FIRST_PORT + number, dport=order.port) / Raw(piece * 2)
+        whole = network_layer(order) / UDP(sport=order.first_port + number, dport=order.port) / Raw(piece * 2)
         transport = bytes(bytes(whole)[-(_UDP_HEADER_OCTETS + 2 * PIECE_OCTETS) :])
         cut = _UDP_HEADER_OCTETS + PIECE_OCTETS
         frames += [_fragment(order, number, 0, transport[:cut]), _fragment(order, number, cut, transport[cut:])]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 INTERFACE: Final = "ztdpu0"
-FIRST_PORT: Final = 40_000
+_LOWEST_PORT, _PORTS = 20_000, 40_000
 _ETHERTYPES: Final = {4: 0x0800, 6: 0x86DD}
 _SOL_PACKET: Final = 263
 _PACKET_VNET_HDR: Final = 15
@@ -32,6 +32,11 @@ class Order:
     port: int
     attempts: int
     mark: bytes
+
+    @property
+    def first_port(self) -> int:
+        """Where the source ports begin: elsewhere for every mark, so that no flow of an earlier run is in the way."""
+        return _LOWEST_PORT + int.from_bytes(self.mark[-4:], "big") % _PORTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,7 @@ def make_datagrams(order: Order, *, octets: int = 64) -> list[Frame]:
     network = network_layer(order)
     payload = Raw(order.mark.ljust(octets, b"."))
     return [
-        Frame(bytes(network / UDP(sport=FIRST_PORT + number, dport=order.port) / payload))
+        Frame(bytes(network / UDP(sport=order.first_port + number, dport=order.port) / payload))
         for number in range(order.attempts)
     ]
 

@@ -1,0 +1,46 @@
+"""`ztdpu check connectivity` on a running lab: all that may pass does, no attack does, and a fault shows."""
+
+import json
+import os
+import time
+
+import pytest
+
+pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
+
+
+def check(lab, *options, held=True):
+    ended = lab.ztdpu("check", "connectivity", "--state", str(lab.state), *options, check=False)
+    assert ended.returncode == (0 if held else 1), ended.stdout + ended.stderr
+    return ended.stdout
+
+
+@pytest.fixture
+def spare_lab(new_lab):
+    return new_lab("--stranger", "dpu-x").up()
+
+
+def test_everything_holds_twice_and_then_a_revoked_device_is_missed(spare_lab):
+    result = json.loads(check(spare_lab, "-o", "json"))
+    assert result["ok"]
+    assert len(result["flows"]) == 24
+    assert all(flow["seen"] == flow["delivered"] == flow["attempts"] == 5 for flow in result["flows"])
+    assert len(result["attacks"]) == 9
+    assert all(attack["delivered"] == 0 < attack["seen"] == attack["attempts"] for attack in result["attacks"])
+    assert result["skipped"] == {}
+    table = check(spare_lab).splitlines()
+    assert table[0].split("  ")[0] == "FLOW OR ATTACK"
+    assert max(map(len, table)) <= 80
+    assert not [line for line in table if "\u2026" in line]
+
+    spare_lab.ztdpu("device", "revoke", "dpu-1", "--reason", "test", "--yes")
+    time.sleep(0.5)
+    faulty = json.loads(check(spare_lab, "-o", "json", held=False))
+    verdicts = {flow["name"]: flow["verdict"] for flow in faulty["flows"]}
+    assert verdicts["blue-0 -> blue-1 udp/5005 v4"] == "5 of 5 lost"
+
+
+def test_without_a_spare_device_two_attacks_are_skipped_by_name(lab):
+    result = json.loads(check(lab, "-o", "json"))
+    assert set(result["skipped"]) == {"altered-firmware", "relayed-attestation"}
+    assert len(result["attacks"]) == 7
