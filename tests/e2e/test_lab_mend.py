@@ -272,3 +272,43 @@ def test_a_file_is_no_state_directory(new_lab):
         assert lab.state.read_text() == "a file"
     finally:
         lab.state.unlink()
+
+
+def test_a_reader_that_goes_away_does_not_stop_the_lab(new_lab):
+    lab = new_lab()
+    command = [sys.executable, "-m", "ztdpu", "lab", "up", "--state", str(lab.state), "--prefix", lab.prefix]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        process.stderr.readline()
+        process.stderr.close()
+        assert process.wait(60) == 0
+    assert look(lab).returncode == 0
+
+
+def test_a_hang_up_leaves_nothing_although_nobody_listens(new_lab):
+    lab = new_lab()
+    command = [sys.executable, "-m", "ztdpu", "lab", "up", "--state", str(lab.state), "--prefix", lab.prefix]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if "plugging" in line:
+                break
+        process.stderr.close()
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(30) == 128 + signal.SIGHUP
+    assert is_gone(lab)
+
+
+def test_a_lab_that_never_came_up_is_said_to_be_none(new_lab):
+    lab = new_lab()
+    command = [sys.executable, "-m", "ztdpu", "lab", "up", "--state", str(lab.state), "--prefix", lab.prefix]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if "plugging" in line:
+                break
+        process.kill()
+        process.communicate()
+    ended = look(lab)
+    assert ended.returncode == 1
+    assert "the lab was never ready" in ended.stdout
+    assert f"next: ztdpu lab up --state {lab.state} --prefix {lab.prefix}\n" in ended.stdout
+    said = lab.ztdpu("lab", "up", "--state", str(lab.state), "--prefix", lab.prefix).stderr
+    assert f"removing what is left of a crashed lab in {lab.state}" in said

@@ -41,12 +41,12 @@ def up(
     """Build a cluster and return when every device is attested and ready."""
     from ztdpu.lab.cluster import start_lab
     from ztdpu.lab.interruption import Interruption
-    from ztdpu.lab.takedown import stop_lab
+    from ztdpu.lab.takedown import say_on_stderr, stop_lab
 
     start = time.monotonic()
 
     def progress(words: str) -> None:
-        print(f"{time.monotonic() - start:6.2f} s  {words}", file=sys.stderr)
+        say_on_stderr(f"{time.monotonic() - start:6.2f} s  {words}")
 
     record = None
     with Interruption() as interruption:
@@ -66,7 +66,7 @@ def up(
         if record is None or interruption.number:
             if record is not None:  # the signal came when all was up
                 stop_lab(state)
-            print("interrupted: nothing of the lab is left", file=sys.stderr)
+            say_on_stderr("interrupted: nothing of the lab is left")
             raise typer.Exit(interruption.exit_status)
     plan = record.plan
     progress("ready")
@@ -74,7 +74,7 @@ def up(
     tenants = [[e.name for e in plan.endpoints if e.tenant == first.tenant] for first in plan.endpoints]
     pair = next((names for names in tenants if len(names) > 1), None)
     if pair:
-        print(f"try: {lab_command('exec', plan.state, f'{pair[0]} -- ping -c3 {pair[1]}')}", file=sys.stderr)
+        say_on_stderr(f"try: {lab_command('exec', plan.state, f'{pair[0]} -- ping -c3 {pair[1]}')}")
 
 
 @app.command()
@@ -114,6 +114,7 @@ def _print_status(document: Mapping[str, Any], output: Format) -> None:
     print()
     _print_parts(
         document["devices"],
+        shrink=("name",),
         columns=("name", "state", "ready", "lease_s", "agent_pid", "worker_pid"),
         wide=(
             "tier",
@@ -130,6 +131,7 @@ def _print_status(document: Mapping[str, Any], output: Format) -> None:
     print()
     _print_parts(
         document["endpoints"],
+        shrink=("addresses", "name"),
         columns=("name", "tenant", "device", "ready", "addresses"),
         wide=("pid", "namespace", "mtu_octets", "uid_base"),
         output=output,
@@ -137,7 +139,12 @@ def _print_status(document: Mapping[str, Any], output: Format) -> None:
 
 
 def _print_parts(
-    parts: list[dict[str, Any]], *, columns: tuple[str, ...], wide: tuple[str, ...], output: Format
+    parts: list[dict[str, Any]],
+    *,
+    columns: tuple[str, ...],
+    wide: tuple[str, ...],
+    shrink: tuple[str, ...],
+    output: Format,
 ) -> None:
     """Print one table; what only control knows and does not say is `?`, and TROUBLE is a column when there is some."""
     told = ("state", "tier", "ready", "lease_s", "waiting_for")
@@ -145,7 +152,7 @@ def _print_parts(
         {key: _UNKNOWN if value is None and key in told else value for key, value in part.items()} for part in parts
     ]
     trouble = ("trouble",) if any(part["trouble"] for part in parts) else ()
-    print_rows(rows, columns=(*columns, *trouble), wide=wide, output=output)
+    print_rows(rows, columns=(*columns, *trouble), wide=wide, shrink=shrink, output=output)
 
 
 class Exec(TyperCommand):

@@ -85,6 +85,9 @@ def _troubles(record: LabRecord, document: Document, alive: frozenset[str]) -> I
     plan = record.plan
     control = document["control"]
     restart = lab_command("restart", plan.state, "control")
+    if not record.complete:
+        again = lab_command("up", plan.state, prefix=plan.prefix)
+        yield _trouble("lab", "the lab was never ready: `lab up` still works on it, or died", "", again)
     if "control" not in alive:
         words = f"control is dead ({_was(record, 'control')}); traffic goes on until leases end"
         yield _trouble("control", words, control["log"], restart)

@@ -28,8 +28,9 @@ Say = Callable[[str], None]
 
 
 def say_on_stderr(words: str) -> None:
-    """Tell a person what was found."""
-    print(words, file=sys.stderr)
+    """Tell a person; one who hung up or closed the pipe is no reason to stop half way."""
+    with suppress(OSError):
+        print(words, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
