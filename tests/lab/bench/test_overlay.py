@@ -40,6 +40,12 @@ def test_a_row_has_spread_and_ratios_round_by_round():
     assert row["congestion"] == "cubic"
 
 
+def test_streams_that_did_not_end_are_counted():
+    stalled = {SEALED: [{**one, "stalls": number} for number, one in enumerate(rounds(5, 4, 3))]}
+    assert overlay.throughput_row(way(SEALED), 9000, stalled)["stalls"] == 3
+    assert overlay.throughput_row(way(SEALED), 9000, RESULTS)["stalls"] == 0
+
+
 def test_a_path_has_no_ratio_to_itself_nor_to_one_that_is_not_there():
     assert overlay.throughput_row(way(PLAINTEXT), 9000, RESULTS)["of_plaintext"] is None
     alone = {PLAINTEXT: RESULTS[PLAINTEXT], SEALED: RESULTS[SEALED]}

@@ -23,6 +23,9 @@ ALGORITHM: Final = "cubic"
 _FIRST_PORT: Final = 5200
 _OMIT_S: Final = 0.5
 _START_TIMEOUT_S: Final = 10.0
+_STALL_S: Final = 15.0
+"""A stream that is this late does not end: it is counted as stalled and made again."""
+_MOST_STALLS: Final = 2
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 
 MACHINE: Final = "whole machine"
@@ -70,6 +73,7 @@ def throughput_row(way: Way, mtu_octets: int, results: Mapping[str, Sequence[Map
         "of_plaintext": beside(PLAINTEXT),
         "of_wireguard_go": beside(WIREGUARD),
         "retransmits": spread([found["retransmits"] for found in results[way.name]], digits=0),
+        "stalls": sum(found.get("stalls", 0) for found in results[way.name]),
         "congestion": ALGORITHM,
     }
 
@@ -107,12 +111,20 @@ def _stream(ground: Ground, way: Way, port: int, seconds: float) -> dict[str, An
     """Send one stream; try again while the server is not there yet."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     script = f"iperf3 -c {way.address} -p {port} -t {seconds} -O {_OMIT_S} -C {ALGORITHM} -J | tr -d '\\n\\t'; echo"
+    stalls = 0
     while True:
         before = read_cpu(way.pids)
-        report = ground.crew.start(way.source, "sh", "-c", script).finish(timeout_s=seconds + 30)
+        try:
+            report = ground.crew.start(way.source, "sh", "-c", script).finish(timeout_s=seconds + _STALL_S)
+        except MachineError as error:
+            stalls += 1
+            if stalls > _MOST_STALLS:
+                raise MachineError(f"iperf3 over {way.name}, MTU {ground.mtu_octets}: {error}") from error
+            deadline = time.monotonic() + _START_TIMEOUT_S
+            continue
         after = read_cpu(way.pids)
         if "sum_received" in report.get("end", {}):
-            return read_report(report, spent(before, after))
+            return {**read_report(report, spent(before, after)), "stalls": stalls}
         if time.monotonic() > deadline:
             raise MachineError(f"iperf3 over {way.name}: {report.get('error', 'no result')}")
         time.sleep(0.2)

@@ -101,7 +101,9 @@ def _overlay(found: Mapping[str, Any]) -> Tables:
             if row["mtu_octets"] == mtu
         ]  # fmt: skip
         heads = ("path", "Gbit/s", "of plaintext", "of wireguard-go", "retransmits")
-        tables.append((f"one TCP stream, tenant to tenant, MTU {mtu}, cubic", heads, rows, ""))
+        stalls = {row["path"]: row["stalls"] for row in found["rows"] if row["mtu_octets"] == mtu and row["stalls"]}
+        note = ", ".join(f"{path}: {count} streams did not end and were made again" for path, count in stalls.items())
+        tables.append((f"one TCP stream, tenant to tenant, MTU {mtu}, cubic", heads, rows, note))
     processes = [
         (
             row["path"], str(row["mtu_octets"]), row["process"], f"{row['user_s']:.2f}", f"{row['system_s']:.2f}",
