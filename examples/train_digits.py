@@ -7,7 +7,7 @@ W ranks and gradients of n numbers a rank sends 2 (W - 1) / W * n numbers per st
     python train_digits.py --rank 0 --world-size 2 --hosts alpha,beta --port 29500     # on alpha
     python train_digits.py --rank 1 --world-size 2 --hosts alpha,beta --port 29500     # on beta
 
-Each rank ends by printing one JSON object. Rank 0 also trains alone on the same batches and reports how
+Each rank ends by printing one JSON object, with --progress after others that say step and loss. Rank 0 also trains alone on the same batches and reports how
 far the two models are apart: the proof that nothing was lost, doubled or mixed up on the way.
 """
 
@@ -190,12 +190,15 @@ def gradient(weights: list[Array], pictures: Array, labels: NDArray[np.int64]) -
     return np.concatenate([*(part.ravel() for part in parts), [loss]])
 
 
-def train(settings: Settings, ring: Ring | None, rank: int, size: int) -> tuple[list[Array], float, float]:
+def train(
+    settings: Settings, ring: Ring | None, rank: int, size: int, progress_s: float = 0
+) -> tuple[list[Array], float, float]:
     """Train; returns the weights and the first and the last mean loss. Without a ring: alone, same batches."""
     pictures, labels, _, _ = load_data()
     weights = start_weights(settings)
     order = np.random.default_rng(settings.seed + 1)
     first = last = 0.0
+    due = time.monotonic() + progress_s
     for step in range(settings.steps):
         batch = order.choice(len(labels), settings.batch, replace=False)  # the same on every rank
         mine = np.array_split(batch, size)[rank]
@@ -206,6 +209,9 @@ def train(settings: Settings, ring: Ring | None, rank: int, size: int) -> tuple[
         apply_step(weights, total[:-1], settings.rate)
         last = float(total[-1])
         first = last if step == 0 else first
+        if progress_s and time.monotonic() >= due:
+            print(json.dumps({"step": step + 1, "loss": round(last, 6)}), flush=True)
+            due = time.monotonic() + progress_s
     return weights, first, last
 
 
@@ -237,6 +243,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.2)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for a neighbour")
+    parser.add_argument("--progress", type=float, default=0.0, help="a line of JSON every so many seconds")
     given = parser.parse_args()
     hosts = given.hosts.split(",")
     if len(hosts) == 1:
@@ -246,7 +253,7 @@ def main() -> None:
     settings = Settings(given.steps, given.batch, given.hidden, given.rate, given.seed)
     start = time.monotonic()
     ring = Ring(given.rank, hosts, given.port, given.timeout)
-    weights, first, last = train(settings, ring, given.rank, given.world_size)
+    weights, first, last = train(settings, ring, given.rank, given.world_size, given.progress)
     ring.close()
     seconds = time.monotonic() - start
     report: dict[str, object] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -9,7 +10,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from ztdpu.cli.board import Board, one_reason_a_row
+from ztdpu.cli.dump import print_side_by_side
 from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
+from ztdpu.lab.layout import lab_command
 from ztdpu.lab.scorecard import LONGEST_REVOCATION_MS
 
 app = typer.Typer(help="Build a lab, train two tenants, attack it, revoke a device: one minute.")
@@ -51,20 +54,28 @@ def _run(interruption: Any, *, output: Format, state: Path, prefix: str, keep: b
 
     require_root()
     with Board() as board:
-        run = Demo(state=state, prefix=prefix, report=board.show, interruption=interruption, keep=keep)
+        run = Demo(
+            state=state, prefix=prefix, report=board.show, progress=board.progress, interruption=interruption, keep=keep
+        )
         result = run.run()
     if interruption.number:
         return False
     if output in (Format.JSON, Format.YAML):
         print_document(result, output=output)
     else:
-        print_result(result, run.score.faults)
+        if run.postcard is not None:
+            print()
+            print_side_by_side(run.postcard.clear, run.postcard.sealed)
+        print_result(result)
+        print_next_steps(state, keep=keep)
     for fault in run.score.faults:
         print(f"error: {fault}", file=sys.stderr)
+    if keep and output is not Format.TABLE:
+        print(f"the lab stays up: {lab_command('status', state)}", file=sys.stderr)
     return bool(result["ok"])
 
 
-def print_result(result: dict[str, Any], faults: list[str]) -> None:
+def print_result(result: dict[str, Any]) -> None:
     """Print what was counted, for people: nothing is cut, whatever the width."""
     training = [{"tenant": name, **_short(values)} for name, values in result["tenants"].items()]
     for title, rows, columns in (
@@ -77,8 +88,41 @@ def print_result(result: dict[str, Any], faults: list[str]) -> None:
             print_rows(rows, columns=columns)
     for line in _sentences(result):
         print(line)
-    word = "all held" if not faults else "something did not hold"
+    word = "all held" if result["ok"] else "something did not hold"
     print(f"\n{word}, in {result['seconds']} s ({result['fabric']} fabric, {result['isolation']} isolation)")
+
+
+def print_next_steps(state: Path, *, keep: bool) -> None:
+    """Print three commands that work as they stand."""
+    ztdpu = _own_name()
+    if keep:
+        print("\nThe lab stays up, with dpu-1 revoked. Three things to try in it:")
+        steps = [
+            f"ZTDPU_STATE={state} {ztdpu} device list",
+            f"ZTDPU_STATE={state} {ztdpu} audit list",
+            f"{ztdpu} lab exec --state {state} blue-0 -- ping -c1 -W1 10.1.0.11",
+        ]
+        last = f"And to take it down: {ztdpu} lab down --state {state}"
+    else:
+        print("\nThree things to try next:")
+        steps = [
+            f"{ztdpu} lab up",
+            f"{ztdpu} check connectivity",
+            f"{ztdpu} policy explain --from blue-0 --to red-0 --port 22/tcp",
+        ]
+        last = f"And to take the lab down: {ztdpu} lab down"
+    print("".join(f"  {step}\n" for step in steps) + last)
+
+
+def _own_name() -> str:
+    """How this program can be called from here."""
+    called = Path(sys.argv[0])
+    if shutil.which("ztdpu") == str(called.absolute()):
+        return "ztdpu"
+    if called.name != "ztdpu":
+        return f"{sys.executable} -m ztdpu"
+    here = Path.cwd()
+    return str(called.absolute().relative_to(here)) if called.absolute().is_relative_to(here) else str(called)
 
 
 def _short(values: dict[str, Any]) -> dict[str, Any]:
@@ -111,8 +155,8 @@ def _sentences(result: dict[str, Any]) -> list[str]:
     if revocation := result["revocation"]:
         late, last_ms = revocation["packets_after_ack"], revocation["ack_to_last_packet_ms"]
         lines += [
-            f"\n{revocation['device']} revoked: last packet {last_ms:.0f} ms later.",
+            f"\n{revocation['device']} revoked: last packet {last_ms:.1f} ms later.",
             f"  {revocation['pps_before']} packets a second flowed each way before. Late packets, accepted after",
-            f"  control's acknowledgement: {late}, up to {last_ms:.0f} ms after it. The bound is {BOUND_S:.0f} s.",
+            f"  control's acknowledgement: {late}, up to {last_ms:.1f} ms after it. The bound is {BOUND_S:.0f} s.",
         ]
     return lines

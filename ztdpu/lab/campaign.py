@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import json
 import secrets
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -330,6 +332,25 @@ class Campaign:
             if expected in found or time.monotonic() > deadline:
                 return expected if expected in found else ", ".join(found)
             time.sleep(0.05)
+
+
+class Apart:
+    """Runs some attacks one after the other in a thread of its own. It holds nobody up who gives up waiting."""
+
+    def __init__(self, attacks: Mapping[str, Callable[[], Trial]]) -> None:
+        self._trials: dict[str, Future[Trial]] = {name: Future() for name in attacks}
+        threading.Thread(target=self._run, args=(attacks,), daemon=True).start()
+
+    def result(self, name: str) -> Trial:
+        """Return the trial when it is there; raises what the attack raised."""
+        return self._trials[name].result()
+
+    def _run(self, attacks: Mapping[str, Callable[[], Trial]]) -> None:
+        for name, run in attacks.items():
+            try:
+                self._trials[name].set_result(run())
+            except Exception as error:  # noqa: BLE001 - whoever waits for the result gets it
+                self._trials[name].set_exception(error)
 
 
 def _marks() -> Iterator[str]:

@@ -141,11 +141,14 @@ def run(description: str, first: Change, second: Change) -> None:
     given = parser.parse_args()
     split(bytes(64), 0)  # scapy takes its time: before anything is held
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as handle:
-        handle.bind((given.port, _ETH_P_ALL))
-        with closed_port(given.port):
-            _say({"holding": True})
-            frames = hold(handle, octets=given.octets, count=given.attempts)
+    try:
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as handle:
+            handle.bind((given.port, _ETH_P_ALL))
+            with closed_port(given.port):
+                _say({"holding": True})
+                frames = hold(handle, octets=given.octets, count=given.attempts)
+    except MachineError as error:
+        sys.exit(error.message)
     _say({"sent": put(given.bridge, first(frames))})
     os.read(0, 1)
     _say({"sent": put(given.bridge, second(frames))})
