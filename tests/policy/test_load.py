@@ -77,6 +77,54 @@ def test_one_fault_one_line(repository: Path, old: str, new: str, message: str) 
     assert abs(fault.where.line - line) <= 1, f"{fault.where} for a change in line {line}"
 
 
+REFERENCES = """\
+apiVersion: ztdpu.dev/v1
+kind: ReferenceValues
+metadata: {name: shipped}
+spec:
+  profile: bluefield-3
+  measurements:
+    - {index: 3, component: nic-firmware, digests: [DIGEST]}
+  fwids:
+    - {level: 4, component: layer, digests: [DIGEST]}
+    - {level: 5, component: alias, digests: [DIGEST]}
+  minimumVersions:
+    - {component: version, version: "24.41.1000"}
+    - {component: nic-rollback-counters, version: "1"}
+""".replace("DIGEST", "a" * 96)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"24.41.1000"', '"24.041.1000"', "no version"),
+        ('"24.41.1000"', '"1.2.3.4.5"', "no version"),
+        ('"24.41.1000"', '"18446744073709551616"', "64 bits"),
+        ("index: 3", "index: 200", "bluefield-3 has no index 200"),
+        ("level: 5", "level: 4", "level 4 is there twice"),
+        ("level: 5", "level: 3", "bluefield-3 has no level 3"),
+        ("component: nic-rollback-counters", "component: version", "component version is there twice"),
+        ("component: nic-rollback-counters", "component: nic-firmware", "bluefield-3 has no component nic-firmware"),
+        ("profile: bluefield-3", "profile: bluefield-9", "no profile `bluefield-9`"),
+    ],
+)
+def test_reference_values_that_nothing_could_be_compared_with(
+    repository: Path, old: str, new: str, message: str
+) -> None:
+    file = repository / "references.yaml"
+    file.write_text(REFERENCES)
+    assert load_directory(repository).reference_values["shipped"].spec.minimum_versions[0].version == "24.41.1000"
+    assert REFERENCES.count(old) == 1
+    file.write_text(REFERENCES.replace(old, new))
+    with pytest.raises(PolicyRefusedError) as caught:
+        load_directory(repository)
+    (fault,) = caught.value.faults
+    assert message in fault.message
+    assert fault.where is not None
+    assert fault.where.file == str(file)
+    assert fault.where.line == REFERENCES.split(old)[0].count("\n") + 1
+
+
 def test_every_fault_is_told_at_once(repository: Path) -> None:
     file = repository / "cluster.yaml"
     file.write_text(file.read_text().replace("profile:", "profil:").replace("port: 5000", "port: 0"))

@@ -1,21 +1,24 @@
 """The cluster that a set of documents describes: names resolved, contradictions refused.
 
-Called by `policy.load`; used by `compile`, `explain` and control. Never reads a file.
+Called by `policy.load`; used by `compile`, `explain` and control. Never reads a policy file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ztdpu.errors import Location, NotFoundError, PolicyError
+from ztdpu.errors import ConfigurationError, Location, NotFoundError, PolicyError
 from ztdpu.model.endpoint import Endpoint as EndpointValue
 from ztdpu.policy import documents
 from ztdpu.policy.documents import Document
 from ztdpu.policy.yaml import Path, Placed
+from ztdpu.trust.profile import MeasurementKind, load_profile
 
 Kind = TypeVar("Kind", bound=Document)
+
+_VERSIONED = frozenset({MeasurementKind.VERSION, MeasurementKind.SVN})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,12 +173,30 @@ def _check_policies(by_kind: ByKind, faults: list[PolicyError]) -> None:
 
 
 def _check_references(by_kind: ByKind, faults: list[PolicyError]) -> None:
+    """Each value once, and only such as devices of the profile show: any other would be compared with nothing."""
     for entry in by_kind["ReferenceValues"].values():
-        seen: set[int] = set()
-        for position, measurement in enumerate(entry.document.spec.measurements):  # type: ignore[attr-defined]
-            if measurement.index in seen:
-                _refuse(faults, entry, ("spec", "measurements", position), f"index {measurement.index} is there twice")
-            seen.add(measurement.index)
+        spec = entry.document.spec  # type: ignore[attr-defined]
+        try:
+            profile = load_profile(spec.profile)
+        except ConfigurationError as error:
+            _refuse(faults, entry, ("spec", "profile"), error.message, error.remedy)
+            continue
+        indices = [one.index for one in profile.measurements]
+        levels = [level for level, one in enumerate(profile.levels) if one.fwid_covers]
+        versioned = [one.component for one in profile.measurements if one.kind in _VERSIONED]
+        rows: tuple[tuple[str, str, list[object], Sequence[object]], ...] = (
+            ("measurements", "index", [one.index for one in spec.measurements], indices),
+            ("fwids", "level", [one.level for one in spec.fwids], levels),
+            ("minimumVersions", "component", [one.component for one in spec.minimum_versions], versioned),
+        )
+        for name, word, values, known in rows:
+            for position, value in enumerate(values):
+                path = ("spec", name, position)
+                if value in values[:position]:
+                    _refuse(faults, entry, path, f"{word} {value} is there twice")
+                elif value not in known:
+                    there = ", ".join(map(str, known))
+                    _refuse(faults, entry, path, f"{spec.profile} has no {word} {value}", f"it has {there}")
 
 
 def _want(by_kind: ByKind, kind: str, name: str, entry: Entry, path: Path, faults: list[PolicyError]) -> None:

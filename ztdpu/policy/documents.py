@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.alias_generators import to_camel
 
 from ztdpu.keys.lease import LEASE_S_MAX, LEASE_S_MIN
+from ztdpu.trust.reference import parse_version
 
 API_VERSION = "ztdpu.dev/v1"
 
@@ -41,8 +42,7 @@ def _check_digest(value: str) -> str:
 
 
 def _check_version(value: str) -> str:
-    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9}){0,3}", value):
-        raise ValueError("a version is up to four numbers with dots, quoted")
+    parse_version(value)
     return value
 
 
