@@ -10,6 +10,7 @@ import array
 import asyncio
 import contextlib
 import hashlib
+import json
 import os
 import secrets
 import signal
@@ -35,6 +36,7 @@ from ztdpu.agent.root_of_trust import write_secrets
 from ztdpu.agent.start_files import make_state_dir, read_start_files
 from ztdpu.agent.statement import read_health
 from ztdpu.agent.supervisor import Programs, programs
+from ztdpu.errors import TablesError
 from ztdpu.keys.epoch import EpochKey, epoch_context, seal_epoch_keys
 from ztdpu.model.attestation import Dimension, Tier
 from ztdpu.model.endpoint import Endpoint
@@ -493,6 +495,19 @@ async def lab(tmp_path: Path):
             await lab.stop()
 
 
+@pytest.fixture
+def refusals(capsys):
+    """Return what the agents of this test refused so far: (code, what was refused, why)."""
+    found = []
+
+    def read() -> list[tuple[str, str, str]]:
+        lines = (json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{"))
+        found.extend((line["code"], line["message"], line["cause"]) for line in lines if line["event"] == "refused")
+        return found
+
+    return read
+
+
 async def test_two_agents_attest_and_exchange_keys(lab):
     lab.run("dpu-0")
     lab.run("dpu-1")
@@ -540,8 +555,9 @@ async def test_list_made_before_a_revocation_does_not_bring_the_device_back(lab)
     generation = lab.control.revoke("dpu-1")
     lab.control.push("dpu-0", peers=before)
     lab.control.push("dpu-0", sa=agent_pb2.SaEnvelope(device="dpu-1", envelope=b"late"))
-    await lab.until(lambda: lab.control.known["dpu-0"].applied == [generation])
-    await asyncio.sleep(0.2)
+    lab.control.push_config("dpu-0", generation=generation + 1000)
+    await lab.until(lambda: lab.status("dpu-0").applied_generation == generation + 1000)
+    assert lab.control.known["dpu-0"].applied == [generation]
     assert lab.daemons["dpu-0"]._exchange.devices == ()
 
 
@@ -668,11 +684,13 @@ async def test_control_of_another_domain_is_not_spoken_to(lab):
     assert lab.control.known["dpu-0"].begins == []
 
 
-async def test_roster_of_nobody_leaves_the_agent_without_peers(lab):
+async def test_roster_of_nobody_leaves_the_agent_without_peers(lab, refusals):
     lab.control.operator = Ed25519PrivateKey.generate()
     lab.run("dpu-0")
     await lab.until(lambda: lab.status("dpu-0").waiting_for == "roster")
-    await asyncio.sleep(0.2)
+    lab.control.push_config("dpu-0")
+    await lab.until(lambda: [message for _, message, _ in refusals()].count("config") == 2)
+    assert "roster" in {message for _, message, _ in refusals()}
     assert lab.daemons["dpu-0"]._exchange.devices == ()
     assert lab.status("dpu-0").applied_revision == b""
 
@@ -718,31 +736,36 @@ async def test_device_that_the_roster_does_not_list_is_no_peer(lab):
     )
     lab.run("dpu-0")
     lab.run("dpu-1")
-    await lab.until(lambda: lab.control.known["dpu-1"].binding != b"" and lab.status("dpu-0").applied_revision != b"")
-    await asyncio.sleep(0.3)
+    book = lab.daemons["dpu-0"]._conversation._book
+    await lab.until(lambda: "dpu-1" in book._refused)
+    assert "roster" in book._refused["dpu-1"]
     assert lab.daemons["dpu-0"]._exchange.devices == ()
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"generation": 50}, {"revision": bytes(32)}, {"tables": b"\x80", "revision": sha256(b"\x80")}],
-    ids=["older generation", "another revision", "no tables"],
+    ("changes", "cause"),
+    [
+        ({"generation": 50}, "tables of generation 50 are older than"),
+        ({"revision": bytes(32)}, "tables do not match their revision"),
+        ({"tables": b"\x80", "revision": sha256(b"\x80")}, "expected an array"),
+        ({"tables": tables_for("dpu-1"), "revision": revision(tables_for("dpu-1"))}, "tables are for dpu-1, this is"),
+    ],
+    ids=["older generation", "another revision", "no tables", "another device"],
 )
-async def test_tables_that_do_not_fit_leave_those_in_force(lab, changes):
+async def test_tables_that_do_not_fit_are_refused_and_leave_those_in_force(lab, refusals, changes, cause):
     await both_ready(lab)
-    lab.control.push_config("dpu-0", **changes)
-    lab.control.push_config("dpu-0", generation=lab.control.generation + 1000)
-    await lab.until(lambda: lab.status("dpu-0").applied_generation == lab.control.generation + 1000)
-    assert lab.status("dpu-0").applied_revision == revision(tables_for("dpu-0"))
-
-
-async def test_tables_for_another_device_are_refused(lab):
-    await both_ready(lab)
-    blob = tables_for("dpu-1")
-    lab.control.push_config("dpu-0", generation=10_000, tables=blob, revision=revision(blob))
-    lab.control.push("dpu-0", rotate=agent_pb2.RotateKeys())
-    await asyncio.sleep(0.2)
-    assert lab.status("dpu-0").applied_revision == revision(tables_for("dpu-0"))
+    assert refusals() == []
+    newer = lab.control.generation + 1000
+    lab.control.push_config("dpu-0", **{"generation": newer} | changes)
+    await lab.until(lambda: bool(refusals()))
+    ((code, message, why),) = refusals()
+    assert (code, message) == (TablesError.code, "config")
+    assert why.startswith(cause)
+    in_force = lab.daemons["dpu-0"]._conversation
+    assert in_force.applied_revision == revision(tables_for("dpu-0"))
+    assert in_force.applied_generation < newer
+    lab.control.push_config("dpu-0", generation=newer)
+    await lab.until(lambda: in_force.applied_generation == newer)
 
 
 async def test_stopping_takes_less_than_two_seconds_and_leaves_no_child(lab):

@@ -167,6 +167,7 @@ async def test_revocation_is_pushed_with_new_keys_and_acknowledged(pair, admin, 
         await stream.send(revocation_applied=agent_pb2.RevocationApplied(generation=revocation.generation))
         return revocation
 
+    asked_unix_ns = time.time_ns()
     pushed, change = await asyncio.gather(apply(), admin.revoke_device("dpu-1", reason="test"))
     assert pushed.device == "dpu-1"
     assert pushed.cause == "revoked"
@@ -179,8 +180,8 @@ async def test_revocation_is_pushed_with_new_keys_and_acknowledged(pair, admin, 
     assert epochs == {plant.networks["blue"]: 2, plant.networks["red"]: 2, plant.networks["green"]: 1}
     (peer,) = change.peers
     assert (peer.device, peer.applied) == ("dpu-0", True)
-    assert 0 < peer.duration_ms < 1000
-    assert 0 <= time.time_ns() - change.acknowledged_unix_ns < 5_000_000_000
+    assert peer.duration_ms > 0
+    assert asked_unix_ns <= change.acknowledged_unix_ns <= time.time_ns()
     assert change.device.state is DeviceState.REVOKED
     assert await revoked.code() is grpc.StatusCode.PERMISSION_DENIED
     assert not (await stream.receive("peers")).peers.peers

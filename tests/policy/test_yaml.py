@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,10 +69,8 @@ def test_an_alias_bomb_costs_nothing() -> None:
     rows = ["a: &a [x, x]"] + [
         f"{c}: &{c} [*{p}, *{p}]" for p, c in zip("abcdefghijklmnopq", "bcdefghijklmnopqr", strict=True)
     ]
-    started = time.monotonic()
     with pytest.raises(PolicyError, match="anchors"):
         parse("\n".join(rows), file="bomb")
-    assert time.monotonic() - started < 5
 
 
 @given(st.text(max_size=200))

@@ -328,7 +328,15 @@ def test_tcb_info_profiles(world):
 
 
 def test_loops_and_large_chains_cost_little(forge, world):
-    """Threat A9: no search, no recursion; sizes and key types are looked at before any signature."""
+    """Threat A9: no search, no recursion; sizes and key types are looked at before any signature.
+
+    What is refused costs less than twenty good chains, measured in the same run.
+    """
+    good = [one.public_bytes(Encoding.DER) for one in forge.make()]
+    started = time.process_time()
+    for _ in range(20):
+        verify(world, good, roots=forge.make()[:1])
+    limit_s = time.process_time() - started
     names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in "ab"]
     loop = {4: {"subject": names[0], "issuer": names[1]}, 5: {"subject": names[1], "issuer": names[0]}}
     big = {level: {"custom": {x509.ObjectIdentifier("1.2.3.4"): bytes(7000)}} for level in (0, 1, 2, 4, 5)}
@@ -338,7 +346,7 @@ def test_loops_and_large_chains_cost_little(forge, world):
         started = time.process_time()
         with pytest.raises(CertificateError, match=reason):
             verify(world, chain, roots=forge.make()[:1])
-        assert time.process_time() - started < 0.1
+        assert time.process_time() - started < limit_s
 
 
 def test_it_is_light():

