@@ -62,7 +62,7 @@ class Lab:
     def crew(self):
         return Crew(self.state)
 
-    def wait_ready(self, *devices, seconds=20):
+    def wait_ready(self, *devices, seconds=60):
         """Return once these devices are ready again."""
         wait_for(
             lambda: all(d["ready"] for d in self.status()["devices"] if d["name"] in devices),
@@ -71,7 +71,7 @@ class Lab:
         )
 
 
-def wait_for(condition, *, seconds=10, every=0.05):
+def wait_for(condition, *, seconds=60, every=0.05):
     deadline = time.monotonic() + seconds
     while True:
         value = condition()

@@ -137,15 +137,15 @@ def test_a_policy_that_does_not_read_is_named_and_leaves_nothing(new_lab, tmp_pa
 
 
 def test_without_control_traffic_goes_on_until_the_lease_ends(new_lab):
-    lab = new_lab("--interval", "1", "--lease", "4").up()
+    lab = new_lab("--interval", "1", "--lease", "12").up()
     assert lab.ping("blue-0", "blue-1", count=1) == 1
     os.kill(read_record(lab.state).processes["control"].pid, signal.SIGKILL)
-    killed = time.monotonic()
     assert lab.ping("blue-0", "blue-1", count=2) == 2
-    assert time.monotonic() - killed < 3, "too slow to tell anything"
     with lab.crew() as crew:
         capture = crew.start_capture("fabric", "br0")
-        time.sleep(max(killed + 4.5 - time.monotonic(), 0))
+        deadline = time.monotonic() + 60
+        while lab.ping("blue-0", "blue-1", count=1):
+            assert time.monotonic() < deadline, "the lease does not end"
         assert lab.ping("blue-0", "blue-1", count=3) == 0
         counts = capture.finish()
     assert counts["clear_packets"] == 0, counts["clear_samples"]
@@ -173,7 +173,7 @@ def test_devices_that_do_not_match_the_reference_values_are_named_at_once(new_la
     file.write_text(re.sub(r"\b[0-9a-f]{128}\b", "a" * 128, file.read_text(), count=1))
     lab = new_lab("--policy", str(policy))
     command = ("lab", "up", "--state", str(lab.state), "--prefix", lab.prefix, *lab.options)
-    ended = lab.ztdpu(*command, check=False, timeout=20)
+    ended = lab.ztdpu(*command, check=False, timeout=60)
     assert ended.returncode == 1
     assert "contraindicated" in ended.stderr
     assert "its log ends:" in ended.stderr
