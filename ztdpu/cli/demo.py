@@ -154,9 +154,11 @@ def _sentences(result: dict[str, Any]) -> list[str]:
         ]
     if revocation := result["revocation"]:
         late, last_ms = revocation["packets_after_ack"], revocation["ack_to_last_packet_ms"]
+        last = f"last packet {last_ms:.1f} ms later" if late else "not one packet later"
+        until = f", up to {last_ms:.1f} ms after it" if late else ""
         lines += [
-            f"\n{revocation['device']} revoked: last packet {last_ms:.1f} ms later.",
+            f"\n{revocation['device']} revoked: {last}.",
             f"  {revocation['pps_before']} packets a second flowed each way before. Late packets, accepted after",
-            f"  control's acknowledgement: {late}, up to {last_ms:.1f} ms after it. The bound is {BOUND_S:.0f} s.",
+            f"  control's acknowledgement: {late}{until}. The bound is {BOUND_S:.0f} s.",
         ]
     return lines

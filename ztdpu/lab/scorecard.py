@@ -97,7 +97,7 @@ class Scorecard:
         }
         self._require(pps >= LEAST_PPS, f"only {pps} packets a second flowed before the revocation")
         self._require(last_ms <= LONGEST_REVOCATION_MS, f"packets were accepted for {last_ms} ms after the revocation")
-        return f"last packet {last_ms:.1f} ms later"
+        return f"last packet {last_ms:.1f} ms later" if after else "not one packet later"
 
     def note_wire(self, wire: Mapping[str, Any], fence: Mapping[str, Any]) -> str:
         """What br0 showed, and that the same search finds the canary where it is in clear."""

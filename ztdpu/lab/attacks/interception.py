@@ -27,6 +27,8 @@ _SAME_OCTETS: Final = 8
 _PACKET_OUTGOING: Final = 4
 _CLOSED: Final = "0"
 _FORWARDING: Final = "3"
+_SO_RCVBUFFORCE: Final = 33
+_BUFFER_OCTETS: Final = 16 * 1024 * 1024
 _PATIENCE_S: Final = 5.0
 _PAUSE_S: Final = 0.002
 
@@ -129,9 +131,10 @@ def put(bridge: str, frames: Sequence[bytes]) -> int:
 
 
 def run(description: str, first: Change, second: Change) -> None:
-    """Hold packets, put `first` of them on the bridge, and at a line on standard input `second` of the same.
+    """Hold packets; at a line on standard input put `first` of them on the bridge, at the next `second` of the same.
 
-    Prints `{"holding": true}`, then `{"sent": N}` twice.
+    Prints `{"holding": true}`, `{"held": N}` when there are enough, then `{"sent": N}` twice. What comes by between
+    enough and the first line is lost: the sender has to end by then.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--bridge", default="br0")
@@ -143,10 +146,13 @@ def run(description: str, first: Change, second: Change) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as handle:
+            handle.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_OCTETS)
             handle.bind((given.port, _ETH_P_ALL))
             with closed_port(given.port):
                 _say({"holding": True})
                 frames = hold(handle, octets=given.octets, count=given.attempts)
+                _say({"held": len(frames)})
+                os.read(0, 1)
     except MachineError as error:
         sys.exit(error.message)
     _say({"sent": put(given.bridge, first(frames))})
