@@ -53,6 +53,7 @@ def test_good_file_and_its_defaults(tmp_path):
         ("enrolment: 10.91.0.1:7401", "enrolment: control.example:7401", 8),
         ("enrolment: 10.91.0.1:7401", "enrolment: 10.91.0.1", 8),
         ("enrolment: 10.91.0.1:7401", "enrolment: 10.91.0.1:70000", 8),
+        ("enrolment: 10.91.0.1:7401", "enrolment: 10.91.0.1:0", 8),
         ('main: "[fd00::1]:7402"', 'main: "fd00::1:7402"', 9),
         ("address: 10.90.0.10", "address: 10.90.0.300", 14),
         ("    address: 10.90.0.10", "    address: 10.90.0.10\n    mtuOctets: 100", 15),

@@ -6,32 +6,17 @@ manufacturer roots, operator keys) comes from here and from nowhere else. Holds 
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from ztdpu.keys.lease import LEASE_S_MAX
+from ztdpu.policy.startup import UNDERLAY_MTU_OCTETS, AddressAndPort, TrustDomain, UnderlayMtu
 
 NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
-TRUST_DOMAIN_PATTERN: Final = r"^[a-z0-9]([a-z0-9._-]{0,253}[a-z0-9])?$"
-
-
-def _check_address_and_port(text: str) -> str:
-    """Accept `192.0.2.1:7401` and `[2001:db8::1]:7401`; names are refused, since resolving them trusts a resolver."""
-    host, separator, port = text.rpartition(":")
-    if not separator or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError("expected ADDRESS:PORT, such as 10.91.0.1:7401 or [fd00::1]:7401")
-    bracketed = host.startswith("[") and host.endswith("]")
-    address = ip_address(host[1:-1] if bracketed else host)
-    if bracketed != (address.version == 6):
-        raise ValueError("write an IPv6 address in brackets, such as [fd00::1]:7401, and an IPv4 address without")
-    return text
-
-
-AddressAndPort = Annotated[str, AfterValidator(_check_address_and_port)]
 
 
 class _Strict(BaseModel):
@@ -53,7 +38,7 @@ class UnderlaySection(_Strict):
     """Where this device stands on the untrusted network."""
 
     address: IPv4Address | IPv6Address
-    mtu_octets: int = Field(default=9000, ge=1280, le=65535)
+    mtu_octets: UnderlayMtu = UNDERLAY_MTU_OCTETS
 
 
 class RootOfTrustSection(_Strict):
@@ -75,7 +60,7 @@ class AgentSpec(_Strict):
     """The body of the start-up file."""
 
     device: str = Field(pattern=NAME_PATTERN)
-    trust_domain: str = Field(pattern=TRUST_DOMAIN_PATTERN)
+    trust_domain: TrustDomain
     state_dir: Path
     """Run-time directory, made 0700; holds sockets and the highest roster serial, never a key."""
     control: ControlSection

@@ -5,30 +5,14 @@ Unknown fields are refused. Nothing here changes at run time.
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from ztdpu.keys.lease import LEASE_S_MAX, LEASE_S_MIN
-
-TRUST_DOMAIN_PATTERN = r"^[a-z0-9]([a-z0-9._-]{0,253}[a-z0-9])?$"
-
-
-def _check_listener(value: str) -> str:
-    host, separator, port = value.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    if not separator or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ValueError(f"`{value}` is not ADDRESS:PORT")
-    address = ipaddress.ip_address(host[1:-1] if bracketed else host)
-    if (address.version == 6) != bracketed:
-        raise ValueError(f"`{value}`: an IPv6 address stands in brackets, an IPv4 address does not")
-    return value
-
-
-Listener = Annotated[str, AfterValidator(_check_listener)]
+from ztdpu.policy.startup import UNDERLAY_MTU_OCTETS, Listener, TrustDomain, UnderlayMtu
 
 
 class Section(BaseModel):
@@ -54,11 +38,22 @@ class Attestation(Section):
     svid_s: int = Field(default=600, ge=5, le=3600, alias="svidS")
     """Life of a device's X.509-SVID."""
 
+    @model_validator(mode="after")
+    def _one_attestation_may_fail(self) -> Self:
+        """Refuse what would let healthy devices go dark between two attestations."""
+        for name, lasts_s in (("leaseS", self.lease_s), ("svidS", self.svid_s)):
+            if self.interval_s * 2 > lasts_s:
+                raise ValueError(
+                    f"intervalS {self.interval_s:g} is more than half of {name} {lasts_s:g}: "
+                    f"lower intervalS to {lasts_s / 2:g} or raise {name} to {self.interval_s * 2:g}"
+                )
+        return self
+
 
 class Specification(Section):
     """Everything below `spec`."""
 
-    trust_domain: str = Field(pattern=TRUST_DOMAIN_PATTERN)
+    trust_domain: TrustDomain
     state_dir: Path
     """0700: authority, EAR key, store."""
     policy_dir: Path
@@ -69,6 +64,8 @@ class Specification(Section):
     manufacturer_roots_file: Path
     """PEM bundle of device manufacturers' root certificates."""
     listen: Listen
+    underlay_mtu_octets: UnderlayMtu = UNDERLAY_MTU_OCTETS
+    """What the network between devices carries in one packet; endpoints get what is left after PSP."""
     admin_socket: Path
     """UNIX socket; its directory is made 0700."""
     attestation: Attestation = Attestation()

@@ -88,8 +88,9 @@ def load_desired(spec: Specification, *, lowest_roster_serial: int) -> Desired:
     tables: dict[str, CompiledTables] = {}
     references: dict[str, ReferenceValues] = {}
     appraisal: dict[str, AppraisalPolicy] = {}
+    compile_ = partial(compile_tables, underlay_mtu_octets=spec.underlay_mtu_octets)
     for name, device in cluster.devices.items():
-        compiled = _gather(faults, partial(compile_tables, cluster, name, networks))
+        compiled = _gather(faults, partial(compile_, cluster, name, networks))
         values = _gather(faults, partial(reference_values_for, cluster, device.spec.profile))
         policy = _gather(faults, partial(appraisal_policy_for, cluster, cluster.tenants_on(name)))
         if compiled is not None and values is not None and policy is not None:

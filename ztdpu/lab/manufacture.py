@@ -144,6 +144,7 @@ def control_document(plan: LabPlan, *, interval_s: float, lease_s: float) -> dic
         "rosterKeysFile": str(paths.public / ROSTER_KEYS),
         "manufacturerRootsFile": str(paths.public / ROOTS),
         "listen": {"enrolment": f"{OOB_CONTROL}:{ENROLMENT_PORT}", "main": f"{OOB_CONTROL}:{MAIN_PORT}"},
+        "underlayMtuOctets": plan.mtu_octets,
         "adminSocket": str(paths.admin_socket),
         "attestation": {"intervalS": interval_s, "leaseS": lease_s},
         "metricsListen": f"{OOB_CONTROL}:{METRICS_PORT}",

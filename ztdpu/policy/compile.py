@@ -35,8 +35,8 @@ from ztdpu.packet.tables import (
 from ztdpu.policy.cluster import Cluster
 from ztdpu.policy.documents import EgressRule, IngressRule, NetworkPolicy, PeerSelector, PortRange
 from ztdpu.policy.select import EVERYWHERE, host_prefixes, is_selected, range_prefixes
+from ztdpu.policy.startup import UNDERLAY_MTU_OCTETS
 
-UNDERLAY_MTU_OCTETS: Final = 9000
 _OVERHEAD_OCTETS: Final = {4: 20 + 8 + 16 + 16, 16: 40 + 8 + 16 + 16}
 """Outer IP, UDP, PSP header and ICV, by length of the underlay address."""
 _SUITES: Final = {"AES-GCM-128": PspVersion.AES_GCM_128, "AES-GCM-256": PspVersion.AES_GCM_256}
