@@ -112,7 +112,7 @@ def test_the_device_gets_a_configured_interface_that_ends_with_its_descriptor(pl
     answer, (descriptor,) = ask(factory, cbor2.dumps(["make", "blue-0", ENDPOINT_ID]))
     assert answer == ["made", ENDPOINT_ID, ""]
     (link,) = show(plan, "link", "show", "ztdpu0")
-    assert (link["mtu"], link["gso_max_segs"], link["txqlen"]) == (8940, 128, 64)
+    assert (link["mtu"], link["gso_max_segs"], link["txqlen"]) == (8940, 128, 256)
     assert link["gso_max_size"] < 65_000
     assert "UP" in link["flags"]
     addresses = {a["local"] for a in show(plan, "addr", "show", "ztdpu0")[0]["addr_info"]}

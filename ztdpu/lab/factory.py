@@ -35,8 +35,8 @@ from ztdpu.lab.record import require_record
 
 INTERFACE: Final = "ztdpu0"
 MOST_SEGMENTS: Final = 128
-QUEUE_PACKETS: Final = 64
-"""Short: a long queue only adds latency under load."""
+QUEUE_PACKETS: Final = 256
+"""No packet is lost while others keep the worker off its core (docs/performance.md); longer only adds latency."""
 _TUNSETIFF: Final = 0x400454CA
 _TUNSETOFFLOAD: Final = 0x400454D0
 _TUNSETVNETHDRSZ: Final = 0x400454D8
