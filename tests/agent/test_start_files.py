@@ -69,6 +69,15 @@ def test_a_malformed_file_is_named(spec, tmp_path, name, content):
     assert name in str(caught.value)
 
 
+def test_there_is_a_bound_on_operator_keys(spec, tmp_path):
+    line = (tmp_path / "operators.pub").read_bytes().splitlines(keepends=True)[-1]
+    (tmp_path / "operators.pub").write_bytes(line * 64)
+    assert len(read_start_files(spec).operator_keys) == 64
+    (tmp_path / "operators.pub").write_bytes(line * 65)
+    with pytest.raises(ConfigurationError, match="65 operator keys"):
+        read_start_files(spec)
+
+
 def test_a_key_of_another_kind_is_named_with_its_line(spec, tmp_path):
     other = ec.generate_private_key(ec.SECP256R1()).public_key()
     with (tmp_path / "operators.pub").open("ab") as file:

@@ -48,7 +48,6 @@ def test_good_device_is_affirmed_and_only_at_boot(world, evidence):
     assert appraisal.ueid == b"\x01" + appraisal.device_id_sha256
     assert appraisal.versions["version"] == (1, 0, 0)
     assert set(appraisal.fwids) == {4, 5}
-    assert appraisal.may_lease
 
 
 def test_same_arguments_give_the_same_appraisal(world, evidence):
@@ -310,7 +309,7 @@ def test_altered_firmware_is_found_with_index_expected_seen_and_source(world):
     assert first.source == "policies/reference.yaml:7:3"
     assert appraisal.vector[Dimension.EXECUTABLES] == 96
     assert appraisal.vector[Dimension.HARDWARE] == 2
-    assert not appraisal.may_lease
+    assert appraisal.tier is Tier.CONTRAINDICATED
 
 
 def test_all_differences_are_returned_at_once(world):
@@ -383,7 +382,6 @@ def test_index_that_no_reference_names_is_not_judged(world):
 
 def test_empty_reference_values_affirm_nothing(world, evidence):
     empty = ReferenceValues(name="empty", profile="bluefield-3", source=world.source)
-    assert empty.is_empty
     appraisal = world.appraise(evidence, references=empty)
     assert codes(appraisal) == [("no_reference_values", "", None)]
     assert appraisal.tier is Tier.CONTRAINDICATED

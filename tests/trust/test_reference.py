@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ztdpu.model.attestation import Tier
-from ztdpu.trust.reference import AllowedDigests, AppraisalPolicy, ReferenceValues, format_version, parse_version
+from ztdpu.trust.reference import AppraisalPolicy, format_version, parse_version
 
 
 @pytest.mark.parametrize(
@@ -33,14 +31,6 @@ def test_what_is_no_version(text):
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=4))
 def test_versions_round_trip(numbers):
     assert parse_version(format_version(tuple(numbers))) == tuple(numbers)
-
-
-def test_an_empty_document_is_known_as_such(world):
-    allowed = AllowedDigests(component="nic-firmware", digests=("ab" * 64,), source=world.source)
-    empty = ReferenceValues(name="x", profile="bluefield-3", source=world.source)
-    assert empty.is_empty
-    assert not dataclasses.replace(empty, measurements={3: allowed}).is_empty
-    assert not dataclasses.replace(empty, fwids={4: allowed}).is_empty
 
 
 def test_default_policy_is_the_strict_one(world):

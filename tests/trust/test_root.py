@@ -54,7 +54,7 @@ def attest(answer, nonce: bytes = b"\xaa" * 32) -> Evidence:
 
 def test_both_doors_speak_for_the_same_alias():
     device: root.RootOfTrust = boot()
-    evidence = attest(device.spdm)
+    evidence = attest(device.open_session().answer)
     leaf = x509.load_der_x509_certificate(evidence.certificates[-1]).public_key()
     assert isinstance(leaf, ec.EllipticCurvePublicKey)
     binding = open_envelope(device.bind_keys(REQUEST), leaf)

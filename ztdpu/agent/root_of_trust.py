@@ -39,6 +39,7 @@ from ztdpu.trust.profile import load_profile
 from ztdpu.trust.root import (
     DOOR_LIMIT_OCTETS,
     EmulatedRoot,
+    RootOfTrust,
     decode_bind_request,
     encode_bind_answer,
     encode_bind_refusal,
@@ -149,7 +150,7 @@ def close_door(path: Path, inode: int) -> None:
 class Doors:
     """The selector loop over both doors and their connections."""
 
-    def __init__(self, root: EmulatedRoot, *, spdm: socket.socket, binding: socket.socket, agent_uid: int) -> None:
+    def __init__(self, root: RootOfTrust, *, spdm: socket.socket, binding: socket.socket, agent_uid: int) -> None:
         self._root = root
         self._agent_uid = agent_uid
         self._selector = selectors.DefaultSelector()

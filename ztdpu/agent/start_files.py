@@ -14,10 +14,10 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from ztdpu.agent.configuration import AgentSpec
 from ztdpu.errors import ConfigurationError, Location, StateError
+from ztdpu.trust.sshsig import parse_public_keys
 
 FILE_LIMIT_OCTETS: Final = 1024 * 1024
 LOCK_NAME: Final = "agent.lock"
@@ -93,24 +93,9 @@ def _certificates(path: Path, octets: bytes) -> Sequence[x509.Certificate]:
         raise _refusal(path, "holds no PEM certificates", "name a file of PEM certificates") from error
 
 
-def _operator_keys(path: Path) -> list[Ed25519PublicKey]:
-    keys = []
-    for number, line in enumerate(_read(path).splitlines(), start=1):
-        if not line.strip() or line.lstrip().startswith(b"#"):
-            continue
-        try:
-            key = load_ssh_public_key(line.strip())
-        except Exception as error:  # the library raises several types
-            raise _refusal(path, "is no OpenSSH public key", "one `ssh-ed25519 ...` a line", number) from error
-        if not isinstance(key, Ed25519PublicKey):
-            raise _refusal(path, "is no Ed25519 key", "operators sign rosters with ssh-ed25519 keys", number)
-        keys.append(key)
-    if not keys:
-        raise _refusal(path, "holds no key", "add the operators' public keys, one a line")
-    return keys
+def _operator_keys(path: Path) -> Sequence[Ed25519PublicKey]:
+    return parse_public_keys(_read(path).decode("utf-8", "replace"), file=str(path))
 
 
-def _refusal(path: Path, message: str, remedy: str, line: int = 0) -> ConfigurationError:
-    return ConfigurationError(
-        message, remedy=remedy, where=Location(file=str(path), line=line, column=1 if line else 0)
-    )
+def _refusal(path: Path, message: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(message, remedy=remedy, where=Location(file=str(path), line=0, column=0))

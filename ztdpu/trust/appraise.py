@@ -63,11 +63,6 @@ class Appraisal:
     versions: Mapping[str, Version]
     """Component -> version or security version number, as measured."""
 
-    @property
-    def may_lease(self) -> bool:
-        """True when nothing was found that rules out keys; the policy's `lease_tiers` decides about warnings."""
-        return self.tier in {Tier.AFFIRMING, Tier.WARNING}
-
 
 def appraise(
     evidence: Evidence,

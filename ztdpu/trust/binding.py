@@ -2,7 +2,7 @@
 
 The root of trust makes it behind its second door; control and peers open it. Opening verifies the
 signature over the received octets first and decodes afterwards. Whether a well-made binding is also
-*wanted* (domain, nonce, boot, sequence) is decided by `appraise.check_binding`, not here.
+*wanted* (domain, nonce, boot, sequence) is decided by `acceptance.check_binding`, not here.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Control relays all of it: chain, KeyBinding, attestation result, roster. The agent's own anchors are the manufacturer
 roots, the operator's keys behind the roster and its trust domain. What is left to control is said in the docs: it can
-withhold and delay, and lease a sick device that shows allowed firmware. Called by the agent's exchange shell.
+withhold and delay, and lease a sick device that shows allowed firmware. Called by `agent.peer_book`.
 """
 
 from __future__ import annotations

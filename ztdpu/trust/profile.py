@@ -120,11 +120,6 @@ class Profile:
     """By rising index."""
 
     @property
-    def hash_octets(self) -> int:
-        """Size of `hash`."""
-        return HASH_OCTETS[self.hash]
-
-    @property
     def device_id_level(self) -> int:
         """Position of the DeviceID certificate, counted from the root at 0."""
         return next(i for i, level in enumerate(self.levels) if level.role is LevelRole.DEVICE_ID)

@@ -89,11 +89,6 @@ class ReferenceValues:
     """By component name of the profile."""
     source: Location
 
-    @property
-    def is_empty(self) -> bool:
-        """True when nothing is named: nothing can be affirmed by such a document."""
-        return not self.measurements and not self.fwids
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppraisalPolicy:

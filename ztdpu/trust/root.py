@@ -33,8 +33,8 @@ _REFUSED: Final = "refused"
 class RootOfTrust(Protocol):
     """What ztdpu needs of a device's hardware."""
 
-    def spdm(self, request: bytes) -> bytes:
-        """Door one: answer one SPDM request. Never raises; faults are SPDM ERROR messages."""
+    def open_session(self) -> SpdmSession:
+        """Door one: an SPDM session for one more requester, so that two do not disturb each other."""
         ...
 
     def bind_keys(self, request: BindRequest) -> bytes:
@@ -101,7 +101,7 @@ class EmulatedRoot:
         return self._device.boot
 
     def open_session(self) -> SpdmSession:
-        """Open a further SPDM session, so that two requesters do not disturb each other."""
+        """Door one (see RootOfTrust)."""
         device = self._device
         responder = Responder(
             profile=device.profile, certificates=device.certificates, key=device.alias_key, blocks=device.blocks
@@ -109,7 +109,7 @@ class EmulatedRoot:
         return SpdmSession(responder, self._random)
 
     def spdm(self, request: bytes) -> bytes:
-        """Door one, for a single requester (see RootOfTrust)."""
+        """Door one, for a single requester."""
         return self._responder.answer(request, self._random(_NONCE_OCTETS))
 
     def bind_keys(self, request: BindRequest) -> bytes:

@@ -12,7 +12,6 @@ from typing import Final
 from ztdpu.errors import SpdmError
 from ztdpu.trust.spdm.messages import DMTF_MEASUREMENTS, OPAQUE_FORMAT_1, Code, Header, Reader, open_message
 
-_TABLE_OCTETS: Final = 4
 _TABLE_COUNT: Final = 0x20
 _TABLES_LIMIT: Final = 8
 _REQUEST_FIXED_OCTETS: Final = 32
