@@ -1,18 +1,22 @@
 """Changes that operators make: durable and audited in one transaction, then followed by pushes.
 
 Order of a revocation: 1. commit (record, bindings, epoch numbers, audit leaf, answer); 2. the moment of that commit is
-the acknowledgement; 3. the device's stream ends; 4. every open stream gets the revocation with its next epoch keys;
-5. up to 1 s for the answers of leased peers; 6. the new list of peers.
+the acknowledgement; 3. the device's stream ends; 4. every open stream gets the revocation with its next epoch keys,
+then the new list of peers; 5. up to 1 s for the answers of leased peers, even if the caller is gone by then.
+A refused change changes nothing and leaves its leaf all the same (`Changes.audited`).
 Called by the Device, Key and Policy servicers, which have authorised the caller.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import hashlib
 import json
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,9 +32,18 @@ from ztdpu.control.record import AnsweredRequest, DeviceRecord, JoinTokenRecord
 from ztdpu.control.source import Desired, load_desired
 from ztdpu.control.store.store import Transaction
 from ztdpu.control.view import view_blast_radius, view_device
-from ztdpu.errors import ConflictError, PermissionDeniedError, PolicyRefusedError, StateError, UsageError
+from ztdpu.errors import (
+    ConflictError,
+    NotFoundError,
+    PermissionDeniedError,
+    PolicyRefusedError,
+    StateError,
+    UsageError,
+    ZtdpuError,
+)
 from ztdpu.model.administration import DeviceChange, JoinToken, KeyRotation, PeerAcknowledgement
 from ztdpu.model.tenant import Network
+from ztdpu.telemetry import get_logger
 
 ACKNOWLEDGEMENT_WAIT_S: Final = 1.0
 TOKEN_TTL_S: Final = 3600
@@ -73,6 +86,23 @@ class ChangeRequest:
             detail=detail,
         )
 
+    def refusal(self, error: ZtdpuError) -> AuditEvent:
+        """The audit line of this request when it is refused: the code word, and the actor's own words beside it."""
+        detail: dict[str, str | int] = {"message": error.message[:300], "said": self.reason[:REASON_LIMIT]}
+        if isinstance(error, PolicyRefusedError):
+            detail |= {"faults": len(error.faults), "first": str(error.faults[0])[:300]}
+        return dataclasses.replace(self.event(AuditOutcome.REFUSED, **detail), reason=error.code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyChange:
+    """What a sync did."""
+
+    changed: tuple[str, ...]
+    """Devices whose tables changed."""
+    is_repeated: bool = False
+    """The request was answered before: nothing was read."""
+
 
 class Changes:
     """One per control process."""
@@ -81,6 +111,24 @@ class Changes:
         self._fleet = fleet
         self._spec = spec
         self._concluder = concluder
+        self._following: set[asyncio.Task[dict[str, Any]]] = set()
+        """Changes that wait for their peers' answers; held here, since a loop does not hold its tasks."""
+
+    @contextmanager
+    def audited(self, request: ChangeRequest, *, dry_run: bool = False) -> Iterator[None]:
+        """Up to and with the commit of a change: what is refused in it leaves a leaf. A dry run asks only."""
+        try:
+            yield
+        except ZtdpuError as error:
+            if not dry_run:
+                self._audit_refusal(request, error)
+            raise
+
+    def _audit_refusal(self, request: ChangeRequest, error: ZtdpuError) -> None:
+        try:
+            self._fleet.audit(request.refusal(error))
+        except StateError as cause:  # a full disk is what refused it: the caller shall hear of that
+            get_logger().error("refusal-not-audited", method=request.method, cause=str(cause))
 
     # --- revoke, quarantine, restore ---
 
@@ -93,66 +141,89 @@ class Changes:
         return await self._shut_out(request, dry_run=dry_run, revoke=False)
 
     async def _shut_out(self, request: ChangeRequest, *, dry_run: bool, revoke: bool) -> DeviceChange:
+        device = request.subject
+        with self.audited(request, dry_run=dry_run):
+            self._check(request, dry_run=dry_run)
+            if dry_run:
+                change = leases.revoke if revoke else leases.quarantine
+                change(self._fleet.record(device), request.reason, self._fleet.now())
+                return self._unchanged(device)
+            answer, is_repeated = self._commit_shut_out(request, revoke=revoke)
+        if is_repeated:
+            return self._device_change(device, answer)
+        committed_ns = time.monotonic_ns()
+        self._push_shut_out(device, answer["generation"], revoke=revoke)
+        following = asyncio.create_task(self._await_peers(request, answer, committed_ns))
+        self._following.add(following)
+        following.add_done_callback(self._following.discard)
+        return self._device_change(device, await asyncio.shield(following))
+
+    def _commit_shut_out(self, request: ChangeRequest, *, revoke: bool) -> tuple[dict[str, Any], bool]:
+        """(the answer so far, whether it was given before). The moment of the commit is part of what is committed."""
         fleet, device = self._fleet, request.subject
-        self._check(request, dry_run=dry_run)
+        tenants = view_blast_radius(fleet, device).tenants
         change = leases.revoke if revoke else leases.quarantine
-        if dry_run:
-            change(fleet.record(device), request.reason, fleet.now())
-            return self._unchanged(device)
-        radius = view_blast_radius(fleet, device)
         with fleet.transaction() as transaction:
             earlier = self._earlier(transaction, request)
             if earlier is not None:
-                return self._device_change(device, earlier)
+                return earlier, True
             record = change(self._expected(transaction, request), request.reason, fleet.now())
             fleet.put(transaction, record)
             if revoke:
                 transaction.retire_bindings(device, denied=True)
-            networks = [n for t, n in fleet.desired.networks.items() if t in radius.tenants]
+            networks = [network for tenant, network in fleet.desired.networks.items() if tenant in tenants]
             fleet.begin_epochs(transaction, networks, f"{record.state}: {device}")
             generation = fleet.bump(transaction)
             fleet.write_leaf(transaction, request.event(generation=generation))
-            self._remember(transaction, request, {"generation": generation, "acknowledged_unix_ns": 0, "peers": []})
-        acknowledged_unix_ns, committed_ns = time.time_ns(), time.monotonic_ns()
-        fleet.revocations[generation] = acknowledged_unix_ns // 1_000_000
+            answer = {"generation": generation, "acknowledged_unix_ns": time.time_ns(), "peers": []}
+            self._remember(transaction, request, answer)
+        return answer, False
+
+    def _push_shut_out(self, device: str, generation: int, *, revoke: bool) -> None:
+        """Everything that follows the commit and does not wait."""
+        fleet = self._fleet
+        fleet.revocations[generation] = time.time_ns() // 1_000_000
         if revoke:
             fleet.set_binding(device, None)
             fleet.hub.close(device, PermissionDeniedError(f"{device} is revoked"))
         fleet.set_kem_key(device, None)
-        cause = str(record.state)
-        fleet.push_revocation(device, generation=generation, cause=cause)
-        applied_ns, missing = await fleet.hub.wait_applied(generation, timeout_s=ACKNOWLEDGEMENT_WAIT_S)
+        fleet.push_revocation(device, generation=generation, cause=str(fleet.record(device).state))
         fleet.push_peers_around(device)
+
+    async def _await_peers(self, request: ChangeRequest, answer: dict[str, Any], committed_ns: int) -> dict[str, Any]:
+        """The answer with what the peers did; kept for a repetition."""
+        applied_ns, missing = await self._fleet.hub.wait_applied(answer["generation"], timeout_s=ACKNOWLEDGEMENT_WAIT_S)
         peers = [
             *({"device": d, "applied": True, "duration_ms": (at - committed_ns) / 1e6} for d, at in applied_ns.items()),
             *({"device": d, "applied": False, "duration_ms": ACKNOWLEDGEMENT_WAIT_S * 1000} for d in sorted(missing)),
         ]
-        answer = {"generation": generation, "acknowledged_unix_ns": acknowledged_unix_ns, "peers": peers}
+        answer = answer | {"peers": peers}
         if request.request_id:
-            with fleet.transaction() as transaction:
+            with self._fleet.transaction() as transaction:
                 self._remember(transaction, request, answer)
-        return self._device_change(device, answer)
+        return answer
 
     def restore(self, request: ChangeRequest, *, dry_run: bool, allow_rollback: bool) -> DeviceChange:
         """Lead a device back to pending: new keys, a newer boot after a revocation, fresh evidence."""
         fleet, device = self._fleet, request.subject
-        self._check(request, dry_run=dry_run)
-        if dry_run:
-            leases.restore(fleet.record(device), request.reason, fleet.now(), allow_rollback=allow_rollback)
-            return self._unchanged(device)
-        with fleet.transaction() as transaction:
-            earlier = self._earlier(transaction, request)
-            if earlier is not None:
-                return self._device_change(device, earlier)
-            current = self._expected(transaction, request)
-            fleet.put(
-                transaction,
-                leases.restore(current, request.reason, fleet.now(), allow_rollback=allow_rollback),
-            )
-            generation = fleet.bump(transaction)
-            fleet.write_leaf(transaction, request.event(generation=generation, allow_rollback=int(allow_rollback)))
-            answer = {"generation": generation, "acknowledged_unix_ns": time.time_ns(), "peers": []}
-            self._remember(transaction, request, answer)
+        with self.audited(request, dry_run=dry_run):
+            self._check(request, dry_run=dry_run)
+            if dry_run:
+                leases.restore(fleet.record(device), request.reason, fleet.now(), allow_rollback=allow_rollback)
+                return self._unchanged(device)
+            with fleet.transaction() as transaction:
+                earlier = self._earlier(transaction, request)
+                if earlier is not None:
+                    return self._device_change(device, earlier)
+                current = self._expected(transaction, request)
+                fleet.put(
+                    transaction,
+                    leases.restore(current, request.reason, fleet.now(), allow_rollback=allow_rollback),
+                )
+                generation = fleet.bump(transaction)
+                fleet.write_leaf(transaction, request.event(generation=generation, allow_rollback=int(allow_rollback)))
+                answer = {"generation": generation, "acknowledged_unix_ns": time.time_ns(), "peers": []}
+                self._remember(transaction, request, answer)
         fleet.hub.close(device, PermissionDeniedError(f"{device} is pending"))
         fleet.push_peers_around(device)
         return self._device_change(device, answer)
@@ -162,88 +233,96 @@ class Changes:
     def create_join_token(self, request: ChangeRequest, *, ttl_s: int) -> JoinToken:
         """A single-use token for a device that has no pinned DeviceID. Told once, kept as its hash only."""
         fleet, device = self._fleet, request.subject
-        self._check(request, dry_run=False)
-        ttl_s = ttl_s or TOKEN_TTL_S
-        if ttl_s > TOKEN_TTL_LIMIT_S:
-            raise UsageError("a join token lives at most a day", remedy="ask for a shorter time")
-        if fleet.record(device).device_id_sha256 or fleet.desired.pins_of(device)[0]:
-            raise StateError(f"{device} has a pinned DeviceID", remedy="it attests without a token")
-        token = secrets.token_urlsafe(32)
-        expires_unix_ms = fleet.now().unix_ms + ttl_s * 1000
-        with fleet.transaction() as transaction:
-            if request.request_id and transaction.get_answer(request.request_id) is not None:
-                raise ConflictError("this request was answered before; a token is told once", remedy="ask anew")
-            digest = hashlib.sha256(token.encode()).digest()
-            transaction.put_token(JoinTokenRecord(token_sha256=digest, device=device, expires_unix_ms=expires_unix_ms))
-            fleet.write_leaf(transaction, request.event(token_sha256=digest.hex(), ttl_s=ttl_s))
-            self._remember(transaction, request, {})
+        with self.audited(request):
+            self._check(request, dry_run=False)
+            ttl_s = ttl_s or TOKEN_TTL_S
+            token = secrets.token_urlsafe(32)
+            expires_unix_ms = fleet.now().unix_ms + ttl_s * 1000
+            with fleet.transaction() as transaction:
+                if self._earlier(transaction, request) is not None:
+                    raise ConflictError("this request was answered before; a token is told once", remedy="ask anew")
+                if ttl_s > TOKEN_TTL_LIMIT_S:
+                    raise UsageError("a join token lives at most a day", remedy="ask for a shorter time")
+                if fleet.record(device).device_id_sha256 or fleet.desired.pins_of(device)[0]:
+                    raise StateError(f"{device} has a pinned DeviceID", remedy="it attests without a token")
+                digest = hashlib.sha256(token.encode()).digest()
+                transaction.put_token(
+                    JoinTokenRecord(token_sha256=digest, device=device, expires_unix_ms=expires_unix_ms)
+                )
+                fleet.write_leaf(transaction, request.event(token_sha256=digest.hex(), ttl_s=ttl_s))
+                self._remember(transaction, request, {})
         return JoinToken(device=device, token=token, expires_unix_ms=expires_unix_ms)
 
     def rotate_tenant_key(self, request: ChangeRequest) -> KeyRotation:
         """A new epoch for a tenant's network; SAs between devices stay until their own rotation."""
         fleet, tenant = self._fleet, request.subject
-        self._check(request, dry_run=False, is_device=False)
-        network = fleet.desired.networks[tenant]
-        with fleet.transaction() as transaction:
-            earlier = self._earlier(transaction, request)
-            if earlier is not None:
-                return KeyRotation(**earlier | {"devices": tuple(earlier["devices"])})
-            number = fleet.begin_epochs(transaction, [network], f"rotated: {request.reason}")[tenant]
-            generation = fleet.bump(transaction)
-            devices = sorted({e.device for e in fleet.desired.cluster.endpoints_of(tenant)})
-            told = [name for name in devices if fleet.is_leased(name) and fleet.hub.get(name) is not None]
-            fleet.write_leaf(transaction, request.event(epoch=number))
-            answer = {"generation": generation, "devices": told, "epoch": number}
-            self._remember(transaction, request, answer)
+        with self.audited(request):
+            self._check(request, dry_run=False, is_device=False)
+            with fleet.transaction() as transaction:
+                earlier = self._earlier(transaction, request)
+                if earlier is not None:
+                    return KeyRotation(**earlier | {"devices": tuple(earlier["devices"])})
+                network = fleet.desired.networks.get(tenant)
+                if network is None:
+                    raise NotFoundError(f"no tenant {tenant!r} with a network", remedy="`ztdpu tenant list`")
+                number = fleet.begin_epochs(transaction, [network], f"rotated: {request.reason}")[tenant]
+                generation = fleet.bump(transaction)
+                devices = sorted({e.device for e in fleet.desired.cluster.endpoints_of(tenant)})
+                told = [name for name in devices if fleet.is_leased(name) and fleet.hub.get(name) is not None]
+                fleet.write_leaf(transaction, request.event(epoch=number))
+                answer = {"generation": generation, "devices": told, "epoch": number}
+                self._remember(transaction, request, answer)
         fleet.push_epoch_keys(told)
         return KeyRotation(generation=generation, devices=tuple(told), epoch=number)
 
     def rotate_device_key(self, request: ChangeRequest, *, force: bool) -> KeyRotation:
         """Tell a device to rotate its master key. StateError when it is not connected."""
         fleet, device = self._fleet, request.subject
-        self._check(request, dry_run=False)
-        if fleet.hub.get(device) is None or not fleet.is_leased(device):
-            raise StateError(f"{device} is not connected with a lease", remedy="look at `ztdpu device show`")
-        with fleet.transaction() as transaction:
-            earlier = self._earlier(transaction, request)
-            if earlier is not None:
-                return KeyRotation(**earlier | {"devices": tuple(earlier["devices"])})
-            fleet.write_leaf(transaction, request.event(force=int(force)))
-            answer = {"generation": fleet.generation, "devices": [device], "epoch": 0}
-            self._remember(transaction, request, answer)
+        with self.audited(request):
+            self._check(request, dry_run=False)
+            with fleet.transaction() as transaction:
+                earlier = self._earlier(transaction, request)
+                if earlier is not None:
+                    return KeyRotation(**earlier | {"devices": tuple(earlier["devices"])})
+                if fleet.hub.get(device) is None or not fleet.is_leased(device):
+                    raise StateError(f"{device} is not connected with a lease", remedy="look at `ztdpu device show`")
+                fleet.write_leaf(transaction, request.event(force=int(force)))
+                answer = {"generation": fleet.generation, "devices": [device], "epoch": 0}
+                self._remember(transaction, request, answer)
         fleet.hub.deliver(device, RotatePush(force=force))
         return KeyRotation(generation=fleet.generation, devices=(device,), epoch=0)
 
-    def sync_policy(self, request: ChangeRequest) -> tuple[str, ...]:
-        """Read policy and roster again; returns the devices whose tables changed.
+    def sync_policy(self, request: ChangeRequest) -> PolicyChange:
+        """Read policy and roster again.
 
         Raises:
-            PolicyRefusedError: nothing was applied; the refusal is audited.
+            PolicyRefusedError, ConfigurationError: nothing was applied.
 
         """
-        fleet = self._fleet
-        self._check(request, dry_run=False, is_device=False)
-        try:
-            desired = load_desired(self._spec, lowest_roster_serial=fleet.desired.roster.serial)
-        except PolicyRefusedError as error:
-            fleet.audit(request.event(AuditOutcome.REFUSED, faults=len(error.faults), first=str(error.faults[0])[:300]))
-            raise
-        before = fleet.desired
-        changed = tuple(
-            name
-            for name, tables in sorted(desired.tables.items())
-            if name not in before.tables or before.tables[name].revision != tables.revision
-        )
-        fresh = [n for t, n in desired.networks.items() if before.networks.get(t) != n]
-        with fleet.transaction() as transaction:
-            fleet.begin_epochs(transaction, fresh, "network is new")
-            fleet.begin_epochs(transaction, _left(before, desired), "a device left the network")
-            generation = fleet.bump(transaction)
-            transaction.put_number("roster-serial", desired.roster.serial)
-            fleet.write_leaf(transaction, request.event(generation=generation, changed=",".join(changed)))
+        fleet, before = self._fleet, self._fleet.desired
+        with self.audited(request):
+            self._check(request, dry_run=False, is_device=False)
+            with fleet.transaction() as transaction:
+                earlier = self._earlier(transaction, request)
+            if earlier is not None:
+                return PolicyChange(changed=tuple(earlier["changed"]), is_repeated=True)
+            desired = load_desired(self._spec, lowest_roster_serial=before.roster.serial)
+            changed = tuple(
+                name
+                for name, tables in sorted(desired.tables.items())
+                if name not in before.tables or before.tables[name].revision != tables.revision
+            )
+            fresh = [n for t, n in desired.networks.items() if before.networks.get(t) != n]
+            with fleet.transaction() as transaction:
+                fleet.begin_epochs(transaction, fresh, "network is new")
+                fleet.begin_epochs(transaction, _left(before, desired), "a device left the network")
+                generation = fleet.bump(transaction)
+                transaction.put_number("roster-serial", desired.roster.serial)
+                fleet.write_leaf(transaction, request.event(generation=generation, changed=",".join(changed)))
+                self._remember(transaction, request, {"changed": changed})
         fleet.adopt(desired, changed)
         reappraise(fleet, self._concluder)
-        return changed
+        return PolicyChange(changed=changed)
 
     # --- shared steps ---
 

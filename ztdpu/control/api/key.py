@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ztdpu.control.authorisation import ACCESS, Scope
+from ztdpu.control.authorisation import ACCESS, Access, Scope
 from ztdpu.control.changes import ChangeRequest, Changes
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.view import view_keys
-from ztdpu.errors import NotFoundError, PermissionDeniedError, UsageError
+from ztdpu.errors import PermissionDeniedError, UsageError
 from ztdpu.rpc.convert.key import key_to_message, rotation_to_message
 from ztdpu.v1 import key_pb2, key_pb2_grpc
 
@@ -31,21 +31,27 @@ class KeyServicer(key_pb2_grpc.KeyServiceServicer):
     async def RotateKeys(self, request: key_pb2.RotateKeysRequest, _context: Any) -> key_pb2.RotateKeysResponse:
         """Rotate a tenant's epoch key, or a device's master key (operators only)."""
         access, subject = ACCESS.get(), request.WhichOneof("subject")
-        if subject is None:
-            raise UsageError("name a tenant or a device")
         change = ChangeRequest(
             caller=access.caller,
-            method=f"rotate-{subject}-key",
+            method=f"rotate-{subject}-key" if subject else "rotate-key",
             subject=request.tenant or request.device,
             reason=request.reason,
             request_id=request.request_id,
             parameters=f"force={request.force}",
         )
+        with self._changes.audited(change):
+            _require_reach(access, request)
         if subject == "device":
-            if access.scope is not Scope.ALL:
-                raise PermissionDeniedError("a device's master key serves every tenant on it", remedy="ask an operator")
             return rotation_to_message(self._changes.rotate_device_key(change, force=request.force))
-        access.require_tenant(request.tenant, f"tenant {request.tenant!r}")
-        if request.tenant not in self._fleet.desired.networks:
-            raise NotFoundError(f"no tenant {request.tenant!r} with a network", remedy="`ztdpu tenant list`")
         return rotation_to_message(self._changes.rotate_tenant_key(change))
+
+
+def _require_reach(access: Access, request: key_pb2.RotateKeysRequest) -> None:
+    """UsageError, PermissionDeniedError, NotFoundError."""
+    subject = request.WhichOneof("subject")
+    if subject is None:
+        raise UsageError("name a tenant or a device")
+    if subject == "tenant":
+        access.require_tenant(request.tenant, f"tenant {request.tenant!r}")
+    elif access.scope is not Scope.ALL:
+        raise PermissionDeniedError("a device's master key serves every tenant on it", remedy="ask an operator")

@@ -40,15 +40,15 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
 
     def sync(self, change: ChangeRequest) -> PolicySync:
         """Carry a sync out, whoever asked; keeps the faults for `GetPolicyStatus`."""
-        changed: tuple[str, ...] = ()
         try:
-            changed = self._changes.sync_policy(change)
+            done = self._changes.sync_policy(change)
         except PolicyRefusedError as error:
             self.faults = tuple(_fault(one) for one in error.faults)
-        else:
+            return PolicySync(status=self._status(), changed_devices=(), faults=self.faults)
+        if not done.is_repeated:
             self.faults = ()
             self._loaded_unix_ms, self._loaded_generation = self._fleet.now().unix_ms, self._fleet.generation
-        return PolicySync(status=self._status(), changed_devices=changed, faults=self.faults)
+        return PolicySync(status=self._status(), changed_devices=done.changed, faults=())
 
     async def GetPolicyStatus(self, _request: Any, _context: Any) -> policy_pb2.PolicyStatus:
         """What is in force and who enforces it."""
