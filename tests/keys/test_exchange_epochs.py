@@ -22,9 +22,10 @@ def test_previous_epoch_after_ten_seconds(pair, kit):
     assert pair.finish(pair.request([kit.replace(pair.wants[0], key_epoch=6)])).spis
 
 
-def test_previous_epoch_after_a_revocation(pair, kit):
+@pytest.mark.parametrize("generation", [0, 100])
+def test_previous_epoch_after_a_revocation(pair, kit, generation):
     pair.b.exchange.set_epoch_key(kit.BLUE, 1, 6, b"\x0c" * 32, now_s=pair.now_s)
-    pair.b.exchange.set_revocation_generation(100)
+    pair.b.exchange.set_revocation_generation(generation)
     kit.refused(pair.b, "dpu-0", pair.request(), pair.now_s, "not in force")
 
 

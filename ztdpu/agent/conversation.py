@@ -11,16 +11,20 @@
 | epoch_keys  | opened with the KEM keys of the last lease requests                                                   |
 | rotate      | to the worker                                                                                         |
 
-Called by `agent.daemon` and by `agent.uplink`, one message at a time, in the order control sent them. What is
-refused is logged and changes nothing: whatever was in force stays.
+`agent.uplink` hands messages to `accept`. A revocation starts at once in a task of its own, in order among
+revocations, so neither a worker that is slow to answer something else nor a connection that is replaced holds it up.
+Everything else waits in one queue that `run` works off in the order control sent it. What is refused is logged and
+changes nothing: whatever was in force stays. Called by `agent.daemon`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import Final
 
 from ztdpu.agent import mailbox, tables_delivery
 from ztdpu.agent.configuration import AgentSpec
@@ -41,6 +45,8 @@ from ztdpu.v1 import agent_pb2
 
 REMOVE_LIMIT_S = 0.8
 """A worker that has not removed a peer by then is ended: a revocation does not wait."""
+WAITING_LIMIT: Final = 4096
+"""Messages of control that wait; with more the connection that brings them ends."""
 
 
 class Conversation:
@@ -83,6 +89,13 @@ class Conversation:
         """Device -> generation of its newest revocation."""
         self._seen_generation = 0
         """Newest generation of peers and revocations that was carried out."""
+        self._heard_generation = 0
+        """Newest generation of any list of peers that came in, carried out or still waiting."""
+        self._waiting: asyncio.Queue[agent_pb2.ControlMessage] = asyncio.Queue(WAITING_LIMIT)
+        self._changing = asyncio.Lock()
+        """Control's messages, attestations and fresh workers judge and drop peers from tasks of their own."""
+        self._revoking = asyncio.Lock()
+        self._revocations: set[asyncio.Task[None]] = set()
 
     # --- what the daemon asks and tells ---
 
@@ -112,8 +125,9 @@ class Conversation:
 
     async def set_ear_key(self, public_key: bytes) -> None:
         """Take the key that signs attestation results, as control named it on the authenticated enrolment port."""
-        if self._book.set_ear_key(public_key):
-            await self._judge_peers()
+        async with self._changing:
+            if self._book.set_ear_key(public_key):
+                await self._judge_peers()
 
     def worker_gone(self) -> None:
         """Nothing is in force any more."""
@@ -121,40 +135,80 @@ class Conversation:
 
     async def drop_peers(self, *, cut_flows: bool) -> None:
         """Delete every SA, as a device that starts: no lease runs. Flows too when control shut this device out."""
-        devices = set(self._exchange.devices)
-        if cut_flows and self._delivery is not None:
-            devices |= {peer.device for peer in self._delivery.tables.peers}
-        for device in sorted(devices):
-            await self._remove_at_worker(device, cut_flows=cut_flows)
-        self._exchange.forget_installed()
+        async with self._changing:
+            devices = set(self._exchange.devices)
+            if cut_flows and self._delivery is not None:
+                devices |= {peer.device for peer in self._delivery.tables.peers}
+            for device in sorted(devices):
+                await self._remove_at_worker(device, cut_flows=cut_flows)
+            self._exchange.forget_installed()
 
     # --- what control says ---
 
-    async def take(self, message: agent_pb2.ControlMessage) -> None:
-        """Carry out one message."""
-        kind = message.WhichOneof("message")
-        try:
+    def accept(self, message: agent_pb2.ControlMessage) -> None:
+        """Begin a revocation, queue anything else. Raises StateError when too much waits."""
+        if message.WhichOneof("message") == "revocation":
+            task = asyncio.create_task(self._revoke(message.revocation), name="revocation")
+            self._revocations.add(task)
+            task.add_done_callback(self._revocations.discard)
+            return
+        if self._waiting.full():
+            raise StateError("control says more than this device can carry out", remedy="look for a worker that hangs")
+        if message.HasField("peers"):
+            self._heard_generation = max(self._heard_generation, message.peers.generation)
+        self._waiting.put_nowait(message)
+
+    async def run(self) -> None:
+        """Carry out what was queued, until cancelled."""
+        while True:
+            await self._carry_out(await self._waiting.get())
+
+    async def _carry_out(self, message: agent_pb2.ControlMessage) -> None:
+        kind = str(message.WhichOneof("message"))
+        with self._noting(kind):
             match kind:
-                case "roster":
-                    await self._take_roster(message.roster)
-                case "peers":
-                    await self._take_peers(message.peers)
-                case "config":
-                    await self._take_config(message.config)
-                case "sa":
+                case "sa":  # changes nothing here, and may wait long for the worker
                     await self._exchange.receive(message.sa.device, message.sa.envelope)
-                case "revocation":
-                    await self._take_revocation(message.revocation)
-                case "epoch_keys":
-                    self.take_epoch_keys(message.epoch_keys.sealed)
                 case "rotate":
                     self._tell_worker(mailbox.RotateMasterKey(message.rotate.force))
                 case _:
-                    warn("message-unknown")
+                    async with self._changing:
+                        await self._change(message)
+
+    async def _change(self, message: agent_pb2.ControlMessage) -> None:
+        match message.WhichOneof("message"):
+            case "roster":
+                await self._take_roster(message.roster)
+            case "peers":
+                await self._take_peers(message.peers)
+            case "config":
+                await self._take_config(message.config)
+            case "epoch_keys":
+                self.take_epoch_keys(message.epoch_keys.sealed)
+            case _:
+                warn("message-unknown")
+
+    async def _revoke(self, message: agent_pb2.Revocation) -> None:
+        # Whatever list came before it, waiting ones included, does not bring the device back; nor does an open offer.
+        # Both happen before anything is awaited, so no message behind it in the stream is carried out earlier.
+        generation = max(message.generation, self._heard_generation)
+        self._revoked[message.device] = max(generation, self._revoked.get(message.device, 0))
+        self._exchange.remove_peer(message.device)
+        with self._noting("revocation"):
+            async with self._revoking:
+                await self._take_revocation(message)
+
+    @contextmanager
+    def _noting(self, kind: str) -> Iterator[None]:
+        """Log what goes wrong with one message; the next one is carried out all the same."""
+        try:
+            yield
         except RefusedError as error:
-            warn("refused", message=str(kind), code=error.code, cause=error.message)
+            warn("refused", message=kind, code=error.code, cause=error.message)
         except ZtdpuError as error:
-            warn("not-carried-out", message=str(kind), cause=error.message)
+            warn("not-carried-out", message=kind, cause=error.message)
+        except Exception as error:  # noqa: BLE001 - a defect ends this message, never the agent
+            warn("message-defect", message=kind, cause=repr(error))
         self._on_change()
 
     async def _take_roster(self, message: agent_pb2.Roster) -> None:
@@ -231,8 +285,6 @@ class Conversation:
         self._functions.set_endpoints({one.endpoint_id: one.name for one in delivery.tables.endpoints})
 
     async def _take_revocation(self, message: agent_pb2.Revocation) -> None:
-        self._revoked[message.device] = max(message.generation, self._revoked.get(message.device, 0))
-        self._exchange.remove_peer(message.device)
         await self._remove_at_worker(message.device, cut_flows=True)
         self._exchange.set_revocation(message.generation)
         if message.sealed_epoch_keys:
@@ -267,6 +319,7 @@ class Conversation:
         try:
             question = mailbox.RemovePeer(token, device, cut_flows)
             await channel.ask(question, mailbox.PeerRemoved, key=token, limit_s=REMOVE_LIMIT_S)
+            self._exchange.forget_installed(device)  # what was installed before the worker removed it is gone too
         except StateError as error:
             warn("worker-ended-for-a-peer", peer=device, cause=error.message)
             await self._supervisor.end_worker()

@@ -82,7 +82,7 @@ class Daemon:
             trust_domain=spec.trust_domain,
             bundle_pem=files.bundle_pem,
             hello=self._hello,
-            on_message=self._conversation.take,
+            on_message=self._conversation.accept,
             on_open=self._uplink_opened,
             on_denied=lambda: self._feed(words.UplinkDenied()),
         )
@@ -103,6 +103,7 @@ class Daemon:
             asyncio.create_task(self._supervisor.keep_root(root), name="root-of-trust"),
             asyncio.create_task(self._supervisor.keep_worker(worker), name="worker"),
             asyncio.create_task(self._exchange.run(), name="exchange"),
+            asyncio.create_task(self._conversation.run(), name="conversation"),
             asyncio.create_task(self._report(), name="report"),
         ]
         stop: asyncio.Task[object] = asyncio.create_task(self._stopping.wait(), name="stop")

@@ -186,12 +186,12 @@ class ExchangeShell(ExchangeBook):
 
     async def _install(self, machine: Exchange, event: Install) -> None:
         channel = self._worker()
+        state = self._peers.get(event.device)
         token = channel.next_token()
         question = mailbox.InstallSas(token, event.device, [_row(grant) for grant in event.grants])
         answer = await channel.ask(question, mailbox.SasInstalled, key=token)
-        state = self._peers.get(event.device)
-        if state is None:
-            return
+        if state is None or self._peers.get(event.device) is not state:
+            return  # the peer went away or restarted meanwhile, and with it what was installed
         for grant, spi in zip(event.grants, answer.spis, strict=False):
             if spi:
                 state.installed.add((grant.network_id, int(grant.use)))

@@ -2,8 +2,9 @@
 
 `open` with a newer identity connects anew first and closes the older connection once control spoke on the
 new one (make before break). A broken connection is made again with back-off from 0.1 s to 2 s, spread by
-jitter. Messages are handed to the daemon one after the other, in the order control sent them. What is sent
-while nothing is connected is dropped: everything here is repeated by whoever needs it.
+jitter. Messages are handed on one after the other, in the order control sent them, and never waited for: an
+older connection may end at any moment. What is sent while nothing is connected is dropped: everything here is
+repeated by whoever needs it.
 
 Called by `agent.daemon`. Knows nothing of leases, keys or tables.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 import grpc
@@ -41,7 +42,7 @@ class Uplink:
         trust_domain: str,
         bundle_pem: bytes,
         hello: Callable[[Identity], agent_pb2.AgentHello],
-        on_message: Callable[[agent_pb2.ControlMessage], Awaitable[None]],
+        on_message: Callable[[agent_pb2.ControlMessage], None],
         on_open: Callable[[], None],
         on_denied: Callable[[], None],
     ) -> None:
@@ -128,7 +129,7 @@ class Uplink:
                     self._take_over(outbox)
                     writer = asyncio.create_task(_write_all(call, outbox))
                 while isinstance(message, agent_pb2.ControlMessage):
-                    await self._on_message(message)
+                    self._on_message(message)
                     message = await call.read()
             finally:
                 if writer is not None:

@@ -84,13 +84,12 @@ class Exchange:
     def set_revocation_generation(self, generation: int) -> None:
         """A revocation of this generation was applied: who has not applied it gets no answer.
 
-        Earlier epochs and stored answers end with it.
+        Earlier epochs and stored answers end with it, whatever its generation: one told again may bear none.
         """
-        if generation > self._station.revocation_generation:
-            self._station.revocation_generation = generation
-            self.set_generation(generation)
-            self._station.ring.forget_previous()
-            self._answering.drop_answers()
+        self._station.revocation_generation = max(generation, self._station.revocation_generation)
+        self.set_generation(generation)
+        self._station.ring.forget_previous()
+        self._answering.drop_answers()
 
     def set_epoch_key(
         self, network_id: bytes, network_generation: int, epoch: int, key: bytes, *, now_s: float | None = None
