@@ -128,6 +128,34 @@ def test_ivs_never_restart_under_one_key():
     assert install(table, 1, b"b").next_iv == 1, "the same number from a peer that started anew is another key"
 
 
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda table: install(table, 2, b"b"),
+        lambda table: table.remove_peer("dpu-0"),
+        lambda table: table.keep_only([], []),
+        lambda table: table.clear("x"),
+    ],
+)
+def test_a_key_that_was_in_use_once_never_comes_back(between):
+    table = SaTable()
+    assert install(table, 1, b"a").next_iv == 1
+    between(table)
+    assert install(table, 1, b"a") is None
+    assert install(table, 1, b"c").next_iv == 1
+
+
+def test_keys_of_one_peer_are_remembered_up_to_a_bound(monkeypatch):
+    monkeypatch.setattr("ztdpu.packet.sa_table.KEYS_SEEN_LIMIT", 2)
+    table = SaTable()
+    assert install(table, 1, b"a")
+    assert install(table, 2, b"b")
+    assert install(table, 3, b"c") is None
+    assert table.send[LINE].key.spi == 2, "what is in use stays"
+    other = Line("dpu-1", b"B" * 16, SaUse.DATAGRAM, 0)
+    assert table.install(other, key(1), fingerprint=b"a", ttl_s=1, soft_limit_octets=1, now_s=0.0)
+
+
 def test_hard_limits():
     sa = install(SaTable(), 1, b"a")
     assert not sa.is_exhausted(1, 1 << 40)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ztdpu.model.sa import (
     DRAIN_S,
@@ -35,6 +35,11 @@ from ztdpu.model.sa import (
 )
 from ztdpu.psp import SaKey
 from ztdpu.psp.replay import ReplayWindow
+
+
+KEYS_SEEN_LIMIT: Final = 65_536
+"""Keys remembered of one peer: seven years of hourly keys of one network. Beyond it the peer gets a refusal, and no
+other peer does, until the worker starts anew."""
 
 
 class SaState(StrEnum):
@@ -82,7 +87,7 @@ class SendSa:
     """Absolute: from here on a successor is wanted."""
     soft_limit_octets: int
     fingerprint: bytes
-    """SHA-256 of the key: the same key twice would restart its IVs."""
+    """SHA-256 of the key."""
     next_iv: int = 1
     octets: int = 0
 
@@ -120,6 +125,8 @@ class SaTable:
     """The same, as the packet path asks: datagram SAs of lane 0 by (peer, network)."""
     _active: dict[Line, ReceiveSa] = field(default_factory=dict)
     _offers: int = 0
+    _keys_seen: dict[str, set[bytes]] = field(default_factory=dict)
+    """By peer, fingerprints of all sending keys since the worker started: one installed again would restart its IVs."""
 
     def offer(self, line: Line, key: SaKey, now_s: float) -> ReceiveSa:
         """Add an SA that the peer may use from now on."""
@@ -148,10 +155,11 @@ class SaTable:
     def install(
         self, line: Line, key: SaKey, *, fingerprint: bytes, ttl_s: float, soft_limit_octets: int, now_s: float
     ) -> SendSa | None:
-        """Seal with `key` from now on. None (refused) if this key is the one in use: its IVs must not restart."""
-        current = self.send.get(line)
-        if current is not None and current.fingerprint == fingerprint:
+        """Seal with `key` from now on. None (refused) for a key that this peer gave before, or one too many."""
+        seen = self._keys_seen.setdefault(line.peer, set())
+        if fingerprint in seen or len(seen) >= KEYS_SEEN_LIMIT:
             return None
+        seen.add(fingerprint)
         sa = SendSa(
             line=line,
             key=key,
