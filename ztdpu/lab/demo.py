@@ -1,11 +1,12 @@
-"""The demonstration: two tenants train, two attacks fail, a device is revoked under traffic; all of it counted.
+"""The demonstration: two tenants train, every attack fails, a device is revoked under traffic; all of it counted.
 
-    1 lab up          2 captures on br0 and behind blue's fence
-    3 blue and red train, and while they do:  4 canary   5 cross-tenant TCP   6 altered firmware
-    7 dpu-1 is revoked while datagrams flow both ways        8 lab down
+    1 lab up          2 captures on br0, behind blue's fence and in front of it
+    3 blue and red train, and while they do:  4 a canary, and one packet to show  5 the attacks of `lab.campaign`
+    6 dpu-1 is revoked while datagrams flow both ways        7 lab down
 
 Called by `ztdpu demo`, which shows the `Step`s and prints the result. Measures nothing by itself what the
-lab's captures can measure: a packet counts where it passes, not where somebody says it went.
+lab's captures can measure: a packet counts where it passes, not where somebody says it went. However it ends,
+nothing of the lab stays, unless `keep` was asked for and it ended by itself.
 """
 
 from __future__ import annotations

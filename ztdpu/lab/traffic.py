@@ -1,7 +1,7 @@
 """A sender and a sink of UDP datagrams at a steady rate, for the demo and the tests. Standard library only.
 
     python -m ztdpu.lab.traffic sink --port 5001 [--deaf]
-    python -m ztdpu.lab.traffic send --host blue-1 --port 5001 --rate 2000 [--payload HEX] [--count N]
+    python -m ztdpu.lab.traffic send --host blue-1 --port 5001 --rate 2000 [--payload HEX] [--count N] [--wait]
 
 The sender goes on until its count is reached, without one until its standard input closes. Both end with
 one JSON object. An address that cannot be reached is no error: the packet is counted as refused.
