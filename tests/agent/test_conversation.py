@@ -76,3 +76,25 @@ async def test_what_a_worker_removed_is_not_believed_installed(lab):
     await daemon._conversation._remove_at_worker("dpu-1", cut_flows=False)
     assert daemon._exchange.missing() == [("dpu-1", small_lab.NETWORK)]
     await lab.until(lambda: not daemon._exchange.missing())
+
+
+async def test_full_disk_refuses_new_peers_and_nothing_else(lab, monkeypatch):
+    lab.control.interval_ms = 300
+    await both_ready(lab)
+    daemon, known = lab.daemons["dpu-0"], lab.control.known["dpu-1"]
+
+    def full(*_args, **_keywords):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ztdpu.agent.floors._write", full, raising=False)
+        patch.setattr(Path, "write_text", full)
+        begins = len(lab.control.known["dpu-0"].begins)
+        lab.control.push_peers()
+        await lab.until(lambda: len(lab.control.known["dpu-0"].begins) > begins + 1)
+        assert daemon._exchange.devices == ("dpu-1",), "nothing about it is new"
+        known.binding = b""  # its next binding raises its floor
+        await lab.until(lambda: daemon._exchange.devices == ())
+        assert lab.ready("dpu-0"), "it reports and attests all the same"
+    lab.control.push_peers()
+    await lab.until(lambda: daemon._exchange.devices == ("dpu-1",))

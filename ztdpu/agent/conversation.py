@@ -247,7 +247,11 @@ class Conversation:
         live = self._book.judge(
             standing, roster=self._roster, tables=self._delivery.tables, received=self._peers_received
         )
-        self._floors = raise_floors(self._spec.state_dir, self._floors, peers=self._book.floors)
+        try:
+            self._floors = raise_floors(self._spec.state_dir, self._floors, peers=self._book.floors)
+        except StateError as error:
+            warn("floors-not-written", cause=error.message)
+            live = self._book.settle(live, self._floors.peers, roster=self._roster)
         for device in self._exchange.set_peers(live):
             # Stale or restarted, nothing was found against it: its flows outlive the outage. A revocation says so.
             await self._remove_at_worker(device, cut_flows=False)
@@ -263,8 +267,8 @@ class Conversation:
         if self._roster is None:
             raise RosterError("tables came before a roster that verifies")
         tables_delivery.check_against_roster(delivery.tables, self._roster)
-        self._delivery = delivery
         self._floors = raise_floors(self._spec.state_dir, self._floors, generation=delivery.generation)
+        self._delivery = delivery
         await self.apply_tables()
         self._exchange.set_generation(delivery.generation)
         await self._judge_peers()

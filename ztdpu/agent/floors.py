@@ -7,13 +7,14 @@ memory of one run, a malformed one is refused by name. Called by `agent.conversa
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from ztdpu.errors import ConfigurationError, Location
+from ztdpu.errors import ConfigurationError, Location, StateError
 from ztdpu.trust.peer import PeerFloor
 
 FILE_NAME: Final = "floors.json"
@@ -53,18 +54,37 @@ def raise_floors(
     generation: int = 0,
     peers: Mapping[str, PeerFloor] | None = None,
 ) -> Floors:
-    """Return higher floors, written first; values below the present ones change nothing."""
+    """Return higher floors, written first; values below the present ones change nothing.
+
+    Raises StateError when they cannot be written: then nothing that raises them may be believed.
+    """
     raised = replace(floors, generation=max(generation, floors.generation))
     if roster_serial >= raised.roster_serial and roster_sha256:
         raised = replace(raised, roster_serial=roster_serial, roster_sha256=roster_sha256)
     if peers:
         raised = replace(raised, peers=_raise_peers(floors.peers, peers))
     if raised != floors:
-        path = state_dir / FILE_NAME
-        fresh = path.with_suffix(".new")
-        fresh.write_text(json.dumps(_encode(raised)) + "\n")
-        fresh.replace(path)
+        try:
+            _write(state_dir / FILE_NAME, json.dumps(_encode(raised)) + "\n")
+        except OSError as error:
+            remedy = "make room on its file system; it is tried again by itself"
+            raise StateError(f"floors cannot be written in {state_dir}: {error.strerror}", remedy=remedy) from error
     return raised
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace the file so that it outlives a loss of power: contents first, then its name."""
+    fresh = path.with_suffix(".new")
+    with fresh.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _raise_peers(before: Mapping[str, PeerFloor], shown: Mapping[str, PeerFloor]) -> dict[str, PeerFloor]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
@@ -97,7 +97,7 @@ class InstallSas(Message):
     WORD: ClassVar[str] = "install-sas"
     token: int
     peer: str
-    grants: list[list[Any]]
+    grants: list[list[Any]] = field(repr=False)
     """[[network_id, use, lane, psp_version, spi, key, ttl_s, soft_limit_octets], ...]"""
 
 
@@ -184,7 +184,7 @@ class SasAllocated(Message):
 
     WORD: ClassVar[str] = "sas-allocated"
     token: int
-    grants: list[list[Any]]
+    grants: list[list[Any]] = field(repr=False)
     """[[network_id, use, lane, psp_version, spi, key, ttl_s, soft_limit_octets], ...]"""
 
 

@@ -90,6 +90,18 @@ class PeerBook:
             live[peer.device] = Peer(peer.device, party, verified.offer_public_key, networks & hosted)
         return live
 
+    def settle(self, live: Mapping[str, Peer], written: Mapping[str, PeerFloor], *, roster: Roster) -> dict[str, Peer]:
+        """Go back to the floors that could be `written`; return the peers of the last `judge` that they cover."""
+        kept = {}
+        for device, peer in live.items():
+            device_id = roster.find_device(device).device_id_sha256.hex()
+            if self.floors[device_id] == written.get(device_id):
+                kept[device] = peer
+            else:
+                self._note_refusal(device, "its newest boot and binding cannot be written down")
+        self.floors = dict(written)
+        return kept
+
     def _verify(
         self, peer: agent_pb2.Peer, roster: Roster, received: datetime, floor: PeerFloor | None
     ) -> VerifiedPeer:

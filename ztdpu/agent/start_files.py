@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +32,7 @@ class StartFiles:
     bundle_pem: bytes
     manufacturer_roots: tuple[x509.Certificate, ...]
     operator_keys: tuple[Ed25519PublicKey, ...]
-    join_token: str
+    join_token: str = field(repr=False)
 
 
 def read_start_files(spec: AgentSpec) -> StartFiles:

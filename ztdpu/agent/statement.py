@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ztdpu.agent.journal import warn
 from ztdpu.agent.lifecycle import Lifecycle, Phase
 from ztdpu.errors import UnreachableError
 
@@ -92,10 +93,13 @@ def status(
 
 
 def write_health(state_dir: Path, health: Health) -> None:
-    """Replace the health file."""
+    """Replace the health file, if that can be done: an old one says by its age that it is old."""
     fresh = state_dir / f"{FILE_NAME}.new"
-    fresh.write_text(json.dumps(asdict(health)) + "\n")
-    fresh.replace(state_dir / FILE_NAME)
+    try:
+        fresh.write_text(json.dumps(asdict(health)) + "\n")
+        fresh.replace(state_dir / FILE_NAME)
+    except OSError as error:
+        warn("health-not-written", cause=str(error))
 
 
 def read_health(state_dir: Path) -> Health:

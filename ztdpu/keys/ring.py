@@ -6,7 +6,7 @@ successor spreads, but never after a revocation). Memory only. Used by `exchange
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from ztdpu.errors import ExchangeError
@@ -20,8 +20,8 @@ PREVIOUS_EPOCH_S: Final = 10.0
 class _Network:
     generation: int
     epoch: int
-    key: bytes
-    before: tuple[int, bytes] | None = None
+    key: bytes = field(repr=False)
+    before: tuple[int, bytes] | None = field(default=None, repr=False)
     before_until_s: float = 0.0
 
 

@@ -49,7 +49,7 @@ class JoinToken:
     """A single-use token; this is the only time it is told."""
 
     device: str
-    token: str
+    token: str = field(repr=False)
     expires_unix_ms: int
 
 
