@@ -8,12 +8,9 @@ from __future__ import annotations
 import logging
 import sys
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 import structlog
-
-LABELS_LIMIT: Final = 3
-"""No metric has more labels: every label multiplies the series."""
 
 
 class Metric(StrEnum):
@@ -27,6 +24,8 @@ class Metric(StrEnum):
     ATTESTATION_SECONDS = "ztdpu_attestation_seconds"
     RPC = "ztdpu_rpc_total"
     """Counter by method and code word (`ok`, or that of the error)."""
+    REFUSALS_SUMMARISED = "ztdpu_refusals_summarised_total"
+    """Counter: refused callers beyond the rate at which each gets an audit leaf."""
     RELAYED_ENVELOPES = "ztdpu_relayed_envelopes_total"
     """Counter by result: `relayed`, `rate`, `size`, `no_peer`, `not_connected`."""
     REVOCATION_SECONDS = "ztdpu_revocation_seconds"

@@ -1,6 +1,7 @@
 """The interceptor in front of every servicer: who is calling, may they, and errors without text to peers.
 
-One per server, because the port decides how a caller is known. A refusal is audited before it is answered. Messages
+One per server, because the port decides how a caller is known. A refusal is audited (`refusals` says how many are)
+before it is answered. Messages
 are decoded here, not by gRPC: only for whom is let in, and what is no message ends as `usage` instead of as a defect.
 """
 
@@ -22,6 +23,7 @@ from ztdpu.control.clock import as_datetime
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.issue import Issuer
 from ztdpu.control.meters import Meters
+from ztdpu.control.refusals import Refusals
 from ztdpu.errors import PermissionDeniedError, SvidError, UsageError, ZtdpuError
 from ztdpu.rpc.interceptors import mapped_errors
 from ztdpu.telemetry import get_logger
@@ -87,9 +89,9 @@ class SvidIdentifier:
 class Guard(aio.ServerInterceptor):
     """Authorises every call, then runs it with errors mapped."""
 
-    def __init__(self, identify: Identify, fleet: Fleet, meters: Meters, *, is_local: bool = False) -> None:
+    def __init__(self, identify: Identify, refusals: Refusals, meters: Meters, *, is_local: bool = False) -> None:
         self._identify = identify
-        self._fleet = fleet
+        self._refusals = refusals
         self._meters = meters
         self._is_local = is_local
 
@@ -149,7 +151,7 @@ class Guard(aio.ServerInterceptor):
             raise
 
     def _audit(self, caller: Caller, method: str, error: ZtdpuError, context: Any) -> None:
-        self._fleet.audit(
+        self._refusals.audit(
             AuditEvent(
                 actor=caller.name,
                 role=str(caller.role),
@@ -158,7 +160,8 @@ class Guard(aio.ServerInterceptor):
                 outcome=AuditOutcome.REFUSED,
                 reason=error.code,
                 detail={"message": error.message[:200], "peer": str(context.peer())[:100]},
-            )
+            ),
+            str(context.peer()),
         )
 
     def _counted(self, method: str) -> _Counted:

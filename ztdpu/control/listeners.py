@@ -36,6 +36,7 @@ from ztdpu.control.fleet import Fleet
 from ztdpu.control.guard import Guard, SvidIdentifier, identify_anyone, identify_local
 from ztdpu.control.issue import Issuer
 from ztdpu.control.meters import Meters
+from ztdpu.control.refusals import Refusals
 from ztdpu.errors import ConfigurationError
 from ztdpu.model.administration import PolicySync
 from ztdpu.v1 import (
@@ -87,7 +88,8 @@ class Listeners:
     def __init__(self, spec: Specification, fleet: Fleet, issuer: Issuer, meters: Meters) -> None:
         self._spec, self._fleet, self._issuer, self._meters = spec, fleet, issuer, meters
         concluder = Concluder(fleet, issuer, spec.attestation)
-        self._attestation = AttestationServicer(fleet, concluder, meters)
+        self._refusals = Refusals(fleet, meters)
+        self._attestation = AttestationServicer(fleet, concluder, meters, self._refusals)
         self._changes = Changes(fleet, spec, concluder)
         self._policy = PolicyServicer(fleet, self._changes, directory=str(spec.policy_dir))
         self._control = ControlServicer(fleet, spec, self._policy)
@@ -103,7 +105,7 @@ class Listeners:
         """Listen on all three. Raises ConfigurationError when an address or the socket cannot be had."""
         await self._open_tls()
         local = _make_server(
-            Guard(identify_local, self._fleet, self._meters, is_local=True), ADMIN_MESSAGE_LIMIT_OCTETS
+            Guard(identify_local, self._refusals, self._meters, is_local=True), ADMIN_MESSAGE_LIMIT_OCTETS
         )
         self._serve_everything(local)
         _bind_socket(local, self._spec.admin_socket)
@@ -125,6 +127,10 @@ class Listeners:
         """Read the policy again for somebody on this machine; what `policy status` tells follows."""
         return self._policy.sync(change)
 
+    def sweep(self) -> None:
+        """What time alone brings: the summary of refusals that got no leaf of their own."""
+        self._refusals.sweep()
+
     async def announce_end(self) -> None:
         """Answer "not serving" to health checks from here on."""
         await self._health.enter_graceful_shutdown()
@@ -137,12 +143,12 @@ class Listeners:
     async def _open_tls(self) -> None:
         listen = self._spec.listen
         key, chain = self._issuer.control_credentials()
-        enrolment = _make_server(Guard(identify_anyone, self._fleet, self._meters), ENROLMENT_MESSAGE_LIMIT_OCTETS)
+        enrolment = _make_server(Guard(identify_anyone, self._refusals, self._meters), ENROLMENT_MESSAGE_LIMIT_OCTETS)
         attestation_pb2_grpc.add_AttestationServiceServicer_to_server(self._attestation, enrolment)
         credentials = grpc.ssl_server_credentials([(key, chain)])
         self.enrolment_port = _bind(enrolment, _again(listen.enrolment, self.enrolment_port), credentials)
         identifier = SvidIdentifier(self._fleet, self._issuer)
-        main = _make_server(Guard(identifier, self._fleet, self._meters), MAIN_MESSAGE_LIMIT_OCTETS)
+        main = _make_server(Guard(identifier, self._refusals, self._meters), MAIN_MESSAGE_LIMIT_OCTETS)
         self._serve_everything(main)
         mutual = grpc.ssl_server_credentials([(key, chain)], self._issuer.bundle_pem, require_client_auth=True)
         self.main_port = _bind(main, _again(listen.main, self.main_port), mutual)

@@ -35,6 +35,9 @@ class Meters:
             Metric.ATTESTATION_SECONDS, "From the first message to the result.", registry=self.registry
         )
         self.rpc = Counter(Metric.RPC, "Calls by method and code word.", ["method", "code"], registry=self.registry)
+        self.refusals_summarised = Counter(
+            Metric.REFUSALS_SUMMARISED, "Refusals without an audit leaf of their own.", registry=self.registry
+        )
         self.relayed = Counter(
             Metric.RELAYED_ENVELOPES, "Envelopes between agents by result.", ["result"], registry=self.registry
         )

@@ -134,6 +134,7 @@ class ControlProcess:
             await asyncio.sleep(SWEEP_S)
             try:
                 self.fleet.sweep()
+                self._listeners.sweep()
                 await self._listeners.renew()
             except (StateError, ConfigurationError) as error:  # disk full: the deadline is compared everywhere anyway
                 get_logger().error("sweep-failed", cause=str(error))

@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from ztdpu.control.appraisal.conclusion import Concluder, Result
-from ztdpu.control.appraisal.judgement import BindingGiven, LeaseAsked
+from ztdpu.control.appraisal.judgement import BindingGiven, LeaseAsked, is_enrolled
 from ztdpu.control.appraisal.session import AttestationSession, Challenge, SpdmRequest, Step
 from ztdpu.control.audit import AuditEvent, AuditOutcome
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.meters import Meters
+from ztdpu.control.refusals import Refusals, address_of
 from ztdpu.control.view import view_device
 from ztdpu.errors import EvidenceError, StateError, UnreachableError, ZtdpuError
 from ztdpu.model.administration import AttestationReport
@@ -24,6 +25,8 @@ from ztdpu.rpc.convert.attestation import finding_to_message, report_to_message
 from ztdpu.v1 import attestation_pb2, attestation_pb2_grpc
 
 STREAM_LIMIT_S: Final = 30.0
+DEADLINE: Final = "deadline"
+"""Code word of an attestation that took too long, as gRPC's."""
 MESSAGE_LIMIT: Final = 64
 SESSIONS_LIMIT: Final = 512
 SESSIONS_PER_ADDRESS_LIMIT: Final = 32
@@ -33,10 +36,11 @@ SESSIONS_PER_ADDRESS_LIMIT: Final = 32
 class AttestationServicer(attestation_pb2_grpc.AttestationServiceServicer):
     """Attestation of devices, and reports about it for admins."""
 
-    def __init__(self, fleet: Fleet, concluder: Concluder, meters: Meters) -> None:
+    def __init__(self, fleet: Fleet, concluder: Concluder, meters: Meters, refusals: Refusals) -> None:
         self._fleet = fleet
         self._concluder = concluder
         self._meters = meters
+        self._refusals = refusals
         self._open: Counter[str] = Counter()
         """Attestations under way, by address."""
 
@@ -44,7 +48,8 @@ class AttestationServicer(attestation_pb2_grpc.AttestationServiceServicer):
         self, request_iterator: AsyncIterator[attestation_pb2.AttestRequest], context: Any
     ) -> AsyncIterator[attestation_pb2.AttestResponse]:
         """See attestation.proto. A refusal is audited, then the stream ends with its code word."""
-        address = str(context.peer()).rpartition(":")[0]
+        peer = str(context.peer())
+        address = address_of(peer)
         if self._open[address] >= SESSIONS_PER_ADDRESS_LIMIT or self._open.total() >= SESSIONS_LIMIT:
             raise UnreachableError("too many attestations at once")
         session = AttestationSession(self._fleet, self._concluder)
@@ -53,7 +58,9 @@ class AttestationServicer(attestation_pb2_grpc.AttestationServiceServicer):
         try:
             async with asyncio.timeout(STREAM_LIMIT_S):
                 for _ in range(MESSAGE_LIMIT):
-                    step = _take(session, await anext(request_iterator, None))
+                    message = await anext(request_iterator, None)
+                    self._slow_guesses_down(message, peer)
+                    step = _take(session, message)
                     yield step_to_message(step)
                     if isinstance(step, Result):
                         self._meters.attestations.labels(result=str(step.state)).inc()
@@ -61,24 +68,36 @@ class AttestationServicer(attestation_pb2_grpc.AttestationServiceServicer):
                         return
                 raise EvidenceError("too many messages in one attestation")
         except ZtdpuError as error:
-            self._meters.attestations.labels(result=error.code).inc()
-            self._audit(session, error, context)
+            self._refuse(session, peer, code=error.code, message=error.message)
+            raise
+        except TimeoutError:
+            self._refuse(session, peer, code=DEADLINE, message=f"not finished within {STREAM_LIMIT_S:g} s")
             raise
         finally:
             self._open[address] -= 1
             self._open += Counter()  # forgets addresses with none
 
-    def _audit(self, session: AttestationSession, error: ZtdpuError, context: Any) -> None:
-        self._fleet.audit(
+    def _slow_guesses_down(self, message: attestation_pb2.AttestRequest | None, peer: str) -> None:
+        """UnreachableError for a join token from an address that was refused too often; before it is looked at."""
+        if message is None or not message.begin.join_token or self._refusals.may_guess(peer):
+            return
+        desired, device = self._fleet.desired, message.begin.device
+        if device not in desired.cluster.devices or not is_enrolled(desired, self._fleet.record(device)):
+            raise UnreachableError("too many refusals from this address", remedy="wait a moment")
+
+    def _refuse(self, session: AttestationSession, peer: str, *, code: str, message: str) -> None:
+        self._meters.attestations.labels(result=code).inc()
+        self._refusals.audit(
             AuditEvent(
                 actor="unidentified",
                 role="anyone",
                 action="attest",
                 subject=session.device,
                 outcome=AuditOutcome.REFUSED,
-                reason=error.code,
-                detail={"message": error.message[:300], "peer": str(context.peer())[:100]},
-            )
+                reason=code,
+                detail={"message": message[:300], "peer": peer[:100]},
+            ),
+            peer,
         )
 
     async def GetAttestation(
