@@ -167,12 +167,6 @@ class SaExhaustedError(PspError):
     code = "sa-exhausted"
 
 
-class PacketError(RefusedError):
-    """An inner packet is malformed; `Reason` carries the closed word."""
-
-    code = "packet"
-
-
 class TablesError(RefusedError):
     """A compiled tables blob is not canonical, not complete or not for this device."""
 

@@ -32,6 +32,9 @@ class Metric(StrEnum):
     """From commit to the answer of a peer."""
     GENERATION = "ztdpu_generation"
     POLICY_FAULTS = "ztdpu_policy_faults"
+    """Gauge: faults that the last sync found; 0 when it was applied."""
+    PACKETS = "ztdpu_packets"
+    """Gauge by device and reason: what a connected agent last said; a new worker counts from 0."""
 
 
 def configure_logging(component: str, *, level: int = logging.INFO) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from ztdpu.control.authorisation import Access, Caller, Role, Scope
 from ztdpu.control.run import ControlProcess
+from ztdpu.control.view import view_device, view_device_for
 
 
 async def test_late_evidence_is_told_before_the_lease_ends(
@@ -41,3 +43,26 @@ async def test_endpoints_are_ready_with_their_device(
             await asyncio.sleep(0.02)
     ready = {one.device for one in await admin.list_endpoints() if one.ready}
     assert ready == {"dpu-0"}
+
+
+async def test_a_tenants_admin_sees_own_tenants_only_on_a_shared_device(
+    make_agent: Any, open_stream: Any, process: ControlProcess
+) -> None:
+    agent = await make_agent()
+    await agent.attest()
+    stream = await open_stream(agent)
+    fleet = process.fleet
+    epochs = {network.network_id.hex(): 1 for network in fleet.desired.networks.values()}
+    await stream.send(status={"key_epochs": epochs, "packets_by_reason": {"no_lease": 7}, "sealed_packets": 5})
+    async with asyncio.timeout(5):
+        while not view_device(fleet, "dpu-0").key_epochs:
+            await asyncio.sleep(0.02)
+    whole = view_device(fleet, "dpu-0")
+    assert len(whole.tenants) > 1
+    caller = Caller(role=Role.TENANT_ADMIN, name="x", tenants=frozenset({"blue"}))
+    seen = view_device_for(fleet, "dpu-0", Access(caller=caller, scope=Scope.TENANT))
+    assert (seen.tenants, seen.key_epochs) == (("blue",), {"blue": 1})
+    assert (seen.packets_by_reason, seen.sealed_packets, seen.opened_packets, seen.reason) == ({}, 0, 0, "")
+    assert (seen.state, seen.ready, seen.lease_s > 0) == (whole.state, whole.ready, True)
+    auditor = Access(caller=Caller(role=Role.AUDITOR, name="x"), scope=Scope.ALL)
+    assert view_device_for(fleet, "dpu-0", auditor).packets_by_reason == {"no_lease": 7}

@@ -127,6 +127,11 @@ class Listeners:
         """Read the policy again for somebody on this machine; what `policy status` tells follows."""
         return self._policy.sync(change)
 
+    @property
+    def policy_faults(self) -> int:
+        """Faults that the last sync found."""
+        return len(self._policy.faults)
+
     def sweep(self) -> None:
         """What time alone brings: the summary of refusals that got no leaf of their own."""
         self._refusals.sweep()

@@ -1,6 +1,6 @@
 """Control's counters in Prometheus' registry of its own, and the port that shows them.
 
-Servicers count; `run` serves. Names and their meaning stand in `ztdpu.telemetry.Metric`.
+Servicers count; `run` measures and serves. Names and their meaning stand in `ztdpu.telemetry.Metric`.
 
 The port is plain HTTP and open to whoever reaches it, so it answers few at a time and hangs up on the silent: what is
 done to it costs a scrape, never control.
@@ -17,12 +17,15 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 
+from ztdpu.control.fleet import Fleet
 from ztdpu.errors import ConfigurationError
+from ztdpu.model.verdict import Reason
 from ztdpu.telemetry import Metric
 
 SCRAPES_LIMIT: Final = 16
 """Connections that are served at the same time; a further one is closed at once."""
 SILENCE_LIMIT_S: Final = 5.0
+_REASONS: Final = frozenset(str(reason) for reason in Reason)
 
 
 class Meters:
@@ -47,6 +50,26 @@ class Meters:
         self.devices = Gauge(Metric.DEVICES, "Devices by state.", ["state"], registry=self.registry)
         self.connected_agents = Gauge(Metric.CONNECTED_AGENTS, "Open agent streams.", registry=self.registry)
         self.generation = Gauge(Metric.GENERATION, "Fleet generation.", registry=self.registry)
+
+        self.policy_faults = Gauge(Metric.POLICY_FAULTS, "Faults of the last policy sync.", registry=self.registry)
+        self.packets = Gauge(
+            Metric.PACKETS, "Packets as agents count them, by reason.", ["device", "reason"], registry=self.registry
+        )
+
+    def measure(self, fleet: Fleet, *, policy_faults: int) -> None:
+        """Set every gauge to what is now. What agents say becomes a label only if it is a word of ours."""
+        connections = fleet.hub.list()
+        self.connected_agents.set(len(connections))
+        self.generation.set(fleet.generation)
+        self.policy_faults.set(policy_faults)
+        self.devices.clear()
+        for name in fleet.names():
+            self.devices.labels(state=str(fleet.record(name).state)).inc()
+        self.packets.clear()
+        for connection in connections:
+            for reason, packets in connection.packets_by_reason.items():
+                if reason in _REASONS:
+                    self.packets.labels(device=connection.device, reason=reason).set(packets)
 
     def serve(self, host: str, port: int) -> int:
         """Show them over plain HTTP, in a thread that ends with the process; returns the port.

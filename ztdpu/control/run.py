@@ -138,14 +138,7 @@ class ControlProcess:
                 await self._listeners.renew()
             except (StateError, ConfigurationError) as error:  # disk full: the deadline is compared everywhere anyway
                 get_logger().error("sweep-failed", cause=str(error))
-            self._measure()
-
-    def _measure(self) -> None:
-        self.meters.connected_agents.set(len(self.hub.list()))
-        self.meters.generation.set(self.fleet.generation)
-        self.meters.devices.clear()
-        for name in self.fleet.names():
-            self.meters.devices.labels(state=str(self.fleet.record(name).state)).inc()
+            self.meters.measure(self.fleet, policy_faults=self._listeners.policy_faults)
 
 
 async def serve(configuration: ControlConfiguration) -> None:

@@ -1,10 +1,15 @@
-"""What admins see: model objects made from the fleet's state. Reads only; scope is applied by the servicers."""
+"""What admins see: model objects made from the fleet's state. Reads only.
+
+Who is in reach is the servicers' business; what of a device that several tenants share is, is `view_device_for`'s.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from ztdpu.control import leases
+from ztdpu.control.authorisation import Access, Scope
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.hub import Connection
 from ztdpu.control.leases import Instant
@@ -60,6 +65,25 @@ def view_device(fleet: Fleet, device: str) -> DeviceStatus:
         packets_by_reason=dict(connection.packets_by_reason) if connection else {},
         sealed_packets=connection.sealed_packets if connection else 0,
         opened_packets=connection.opened_packets if connection else 0,
+    )
+
+
+def view_device_for(fleet: Fleet, device: str, access: Access) -> DeviceStatus:
+    """One device as this caller may see it.
+
+    A tenant's admin reads of own tenants only; what counts or speaks of all of them together is left out.
+    """
+    status = view_device(fleet, device)
+    if access.scope is Scope.ALL:
+        return status
+    return replace(
+        status,
+        reason="",
+        tenants=tuple(tenant for tenant in status.tenants if access.sees_tenant(tenant)),
+        key_epochs={tenant: epoch for tenant, epoch in status.key_epochs.items() if access.sees_tenant(tenant)},
+        packets_by_reason={},
+        sealed_packets=0,
+        opened_packets=0,
     )
 
 

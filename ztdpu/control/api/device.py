@@ -9,7 +9,7 @@ from ztdpu.control.authorisation import ACCESS
 from ztdpu.control.changes import ChangeRequest, Changes
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.meters import Meters
-from ztdpu.control.view import view_device
+from ztdpu.control.view import view_device_for
 from ztdpu.errors import NotFoundError
 from ztdpu.rpc.convert.device import change_to_message, device_to_message, token_to_message
 from ztdpu.v1 import device_pb2, device_pb2_grpc
@@ -28,10 +28,11 @@ class DeviceServicer(device_pb2_grpc.DeviceServiceServicer):
 
     async def ListDevices(self, _request: Any, _context: Any) -> device_pb2.ListDevicesResponse:
         """Devices in reach, by name."""
+        access = ACCESS.get()
         return device_pb2.ListDevicesResponse(
             generation=self._fleet.generation,
             devices=[
-                device_to_message(view_device(self._fleet, name))
+                device_to_message(view_device_for(self._fleet, name, access))
                 for name in self._fleet.names()
                 if self._in_reach(name)
             ],
@@ -39,10 +40,9 @@ class DeviceServicer(device_pb2_grpc.DeviceServiceServicer):
 
     async def GetDevice(self, request: device_pb2.GetDeviceRequest, _context: Any) -> device_pb2.Device:
         """One device."""
-        status = view_device(self._fleet, request.name) if self._in_reach(request.name) else None
-        if status is None:
+        if not self._in_reach(request.name):
             raise NotFoundError(f"no device {request.name!r}")
-        return device_to_message(status)
+        return device_to_message(view_device_for(self._fleet, request.name, ACCESS.get()))
 
     async def CreateJoinToken(self, request: device_pb2.CreateJoinTokenRequest, _context: Any) -> device_pb2.JoinToken:
         """A token for one enrolment."""
