@@ -146,6 +146,8 @@ class Agent:
     svid: tuple[bytes, ...] = ()
     worker_instance: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     kem: Any = None
+    asked: dict[str, Any] = field(default_factory=dict)
+    """What a proof of possession covers of the lease request."""
     challenged: int = 0
     root: EmulatedRoot = field(init=False)
 
@@ -191,6 +193,7 @@ class Agent:
             "applied_generation": self.applied_generation,
             "kem_public_key": kem_public_octets(self.kem),
         }
+        self.asked = {name: lease[name] for name in ("applied_generation", "kem_public_key")}
         signature = sign_lease_request(self.keys, device=self.name, **lease)
         lease |= {"offer_signature": signature} | changes
         return attestation_pb2.AttestRequest(
@@ -215,8 +218,8 @@ class Agent:
             binding=attestation_pb2.BindingAnswer(
                 key_binding=self.binding,
                 csr=make_csr(keys, trust_domain=TRUST_DOMAIN, device=self.name),
-                tls_possession=prove_possession(keys.tls_key, nonce=nonce, binding_sha256=name),
-                offer_possession=prove_possession(keys.offer_key, nonce=nonce, binding_sha256=name),
+                tls_possession=prove_possession(keys.tls_key, nonce=nonce, binding_sha256=name, **self.asked),
+                offer_possession=prove_possession(keys.offer_key, nonce=nonce, binding_sha256=name, **self.asked),
             )
         )
 
@@ -258,7 +261,7 @@ class Stream:
     async def send(self, **message: Any) -> None:
         await self.call.write(agent_pb2.AgentMessage(**message))
 
-    async def receive(self, kind: str | None = None, *, limit_s: float = 5) -> agent_pb2.ControlMessage:
+    async def receive(self, kind: str | None = None, *, limit_s: float = 30) -> agent_pb2.ControlMessage:
         """The next message (of that kind); a refusal raises."""
         async with asyncio.timeout(limit_s):
             while True:
@@ -268,7 +271,7 @@ class Stream:
                 if kind is None or message.WhichOneof("message") == kind:
                     return message
 
-    async def code(self, *, limit_s: float = 5) -> grpc.StatusCode:
+    async def code(self, *, limit_s: float = 30) -> grpc.StatusCode:
         """How the stream ended."""
         async with asyncio.timeout(limit_s):
             try:

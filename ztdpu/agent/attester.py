@@ -167,7 +167,7 @@ class Attester:
                     await call.write(attestation_pb2.AttestRequest(spdm=answer))
                 case "bind":
                     offered = await self._bind(keys, response.bind.nonce)
-                    await call.write(self._binding_answer(keys, offered, response.bind.nonce))
+                    await call.write(self._binding_answer(keys, offered, response.bind.nonce, begin.lease))
                 case "result":
                     return self._take_result(response.result, keys, offered)
                 case _:
@@ -186,13 +186,24 @@ class Attester:
         answer, _ = await door.ask(self._doors.binding_socket, encode_bind_request(request))
         return decode_bind_answer(answer)
 
-    def _binding_answer(self, keys: OwnKeys, envelope: bytes, nonce: bytes) -> attestation_pb2.AttestRequest:
-        name = binding_sha256(envelope)
+    def _binding_answer(
+        self, keys: OwnKeys, envelope: bytes, nonce: bytes, lease: attestation_pb2.LeaseRequest
+    ) -> attestation_pb2.AttestRequest:
+        tls_possession, offer_possession = (
+            prove_possession(
+                key,
+                nonce=nonce,
+                binding_sha256=binding_sha256(envelope),
+                applied_generation=lease.applied_generation,
+                kem_public_key=lease.kem_public_key,
+            )
+            for key in (keys.tls_key, keys.offer_key)
+        )
         answer = attestation_pb2.BindingAnswer(
             key_binding=envelope,
             csr=make_csr(keys, trust_domain=self._spec.trust_domain, device=self._spec.device),
-            tls_possession=prove_possession(keys.tls_key, nonce=nonce, binding_sha256=name),
-            offer_possession=prove_possession(keys.offer_key, nonce=nonce, binding_sha256=name),
+            tls_possession=tls_possession,
+            offer_possession=offer_possession,
         )
         return attestation_pb2.AttestRequest(binding=answer)
 

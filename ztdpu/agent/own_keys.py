@@ -57,9 +57,22 @@ def make_csr(keys: OwnKeys, *, trust_domain: str, device: str) -> bytes:
     return request.sign(keys.tls_key, SHA256()).public_bytes(Encoding.DER)
 
 
-def prove_possession(key: ec.EllipticCurvePrivateKey, *, nonce: bytes, binding_sha256: bytes) -> bytes:
+def prove_possession(
+    key: ec.EllipticCurvePrivateKey,
+    *,
+    nonce: bytes,
+    binding_sha256: bytes,
+    applied_generation: int,
+    kem_public_key: bytes,
+) -> bytes:
     """Sign what only the holder of `key` can sign in this stream (attestation.proto, BindingAnswer)."""
-    return key.sign(possession_octets(nonce=nonce, binding_sha256=binding_sha256), ec.ECDSA(SHA256()))
+    octets = possession_octets(
+        nonce=nonce,
+        binding_sha256=binding_sha256,
+        applied_generation=applied_generation,
+        kem_public_key=kem_public_key,
+    )
+    return key.sign(octets, ec.ECDSA(SHA256()))
 
 
 def sign_lease_request(

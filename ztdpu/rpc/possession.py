@@ -12,9 +12,21 @@ POSSESSION_LABEL: Final = b"ztdpu/v1/possession\0"
 LEASE_REQUEST_LABEL: Final = b"ztdpu/v1/lease-request\0"
 
 
-def possession_octets(*, nonce: bytes, binding_sha256: bytes) -> bytes:
-    """Signed by the TLS key and by the offer key: whoever answered this nonce holds what the binding names."""
-    return POSSESSION_LABEL + nonce + binding_sha256
+def possession_octets(*, nonce: bytes, binding_sha256: bytes, applied_generation: int, kem_public_key: bytes) -> bytes:
+    """Signed by the TLS key and by the offer key: whoever answered this nonce holds what the binding names.
+
+    And it is what asked for the lease: a first request is signed under no binding that control knows, so its KEM key
+    and generation are covered here.
+    """
+    return b"".join(
+        (
+            POSSESSION_LABEL,
+            nonce,
+            binding_sha256,
+            applied_generation.to_bytes(8, "big"),
+            hashlib.sha256(kem_public_key).digest(),
+        )
+    )
 
 
 def lease_request_octets(

@@ -123,7 +123,8 @@ class BindingAnswer(_message.Message):
     """PKCS#10, DER, for the bound TLS key."""
     tls_possession: _builtins.bytes
     """SubjectPublicKeyInfo, DER, of the bound offer key is inside the binding; these prove possession:
-    ECDSA-P256-SHA256 over "ztdpu/v1/possession" 0x00 binding nonce, SHA-256(binding body).
+    ECDSA-P256-SHA256 over "ztdpu/v1/possession" 0x00 binding nonce, SHA-256(binding body),
+    applied generation (u64) and SHA-256(KEM public key) of the lease request.
     """
     offer_possession: _builtins.bytes
     def __init__(

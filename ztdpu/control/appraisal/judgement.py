@@ -133,6 +133,7 @@ def is_binding_due(
 def judge_binding(
     given: BindingGiven,
     *,
+    asked: LeaseAsked,
     appraisal: Appraisal,
     trust_domain: str,
     nonce: bytes,
@@ -143,7 +144,7 @@ def judge_binding(
     evidence: Evidence,
     now: Instant,
 ) -> StoredBinding:
-    """Accept a binding and the proofs that came with it; what is returned is to be stored.
+    """Accept a binding and the proofs that came with it, for the lease `asked` for; what is returned is to be stored.
 
     `earlier` are the device's bindings, oldest first; `owners` every binding that names one of its keys.
 
@@ -166,7 +167,12 @@ def judge_binding(
     tls_key = check_possession(
         binding,
         csr=given.csr,
-        signed=possession_octets(nonce=nonce, binding_sha256=accepted.record.binding_sha256),
+        signed=possession_octets(
+            nonce=nonce,
+            binding_sha256=accepted.record.binding_sha256,
+            applied_generation=asked.applied_generation,
+            kem_public_key=asked.kem_public_key,
+        ),
         tls_possession=given.tls_possession,
         offer_possession=given.offer_possession,
     )

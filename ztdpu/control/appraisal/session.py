@@ -25,13 +25,13 @@ from ztdpu.control.clock import as_datetime
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.record import DeviceRecord, StoredBinding
 from ztdpu.errors import EvidenceError, PermissionDeniedError
+from ztdpu.keys.kem import KEM_PUBLIC_OCTETS
 from ztdpu.model.device import DeviceState
 from ztdpu.trust.appraise import Appraisal
 from ztdpu.trust.profile import load_profile
 from ztdpu.trust.spdm.evidence import Evidence
 from ztdpu.trust.spdm.requester import MeasurementSession
 
-KEM_PUBLIC_OCTETS: Final = 1216
 TOKEN_LIMIT: Final = 128
 SIGNATURE_LIMIT_OCTETS: Final = 80
 
@@ -131,6 +131,7 @@ class AttestationSession:
             return self._wait_for("keys never seen before: restart its agent")
         binding = judgement.judge_binding(
             given,
+            asked=self._asked,
             appraisal=self._appraisal,
             trust_domain=self._concluder.trust_domain,
             nonce=self._binding_nonce,
