@@ -9,6 +9,7 @@ import importlib.util
 import os
 import signal
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ztdpu.v1 import agent_pb2
@@ -98,3 +99,29 @@ async def test_full_disk_refuses_new_peers_and_nothing_else(lab, monkeypatch):
         assert lab.ready("dpu-0"), "it reports and attests all the same"
     lab.control.push_peers()
     await lab.until(lambda: daemon._exchange.devices == ("dpu-1",))
+
+
+async def test_peer_whose_attestation_result_ended_is_one_no_more(lab):
+    await both_ready(lab)
+    daemon, now = lab.daemons["dpu-0"], datetime.now(UTC)
+    await daemon._conversation.judge_again(now + timedelta(seconds=70))
+    assert daemon._exchange.devices == ("dpu-1",), "60 s and 30 s of slack"
+    await daemon._conversation.judge_again(now + timedelta(hours=2))
+    assert daemon._exchange.devices == ()
+    lab.control.push_peers()
+    await lab.until(lambda: daemon._exchange.devices == ("dpu-1",))
+
+
+async def test_every_grant_has_the_peers_judged_again(lab, monkeypatch):
+    monkeypatch.setattr("ztdpu.agent.conversation.JUDGED_FOR", timedelta(0))
+    lab.control.interval_ms = 300
+    await both_ready(lab)
+    conversation = lab.daemons["dpu-0"]._conversation
+    judged = conversation._judged
+    await lab.until(lambda: conversation._judged > max(judged, conversation._peers_received))
+
+
+async def test_floors_are_kept_where_the_start_up_file_says(lab, tmp_path):
+    await both_ready(lab, floorsDir=str(tmp_path / "kept" / "floors"))
+    assert (tmp_path / "kept" / "floors" / "floors.json").exists()
+    assert not (lab.daemons["dpu-0"]._spec.state_dir / "floors.json").exists()

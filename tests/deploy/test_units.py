@@ -130,3 +130,10 @@ def test_containers_have_no_more_rights_than_units():
     containerfile = (DEPLOY / "Containerfile").read_text()
     assert containerfile.count("--require-hashes") == 2
     assert re.search(r"^USER 7400:7400$", containerfile, re.MULTILINE)
+
+
+def test_floors_of_the_agent_outlive_a_reboot():
+    spec = read_strict(DEPLOY / "agent.yaml", AgentConfiguration).spec
+    unit = Unit("ztdpu-agent.service")["Service"]
+    assert spec.floors_folder == Path("/var/lib") / unit["StateDirectory"]
+    assert spec.state_dir.is_relative_to(Path("/run") / unit["RuntimeDirectory"])

@@ -62,7 +62,9 @@ class AgentSpec(_Strict):
     device: str = Field(pattern=NAME_PATTERN)
     trust_domain: TrustDomain
     state_dir: Path
-    """Run-time directory, made 0700; holds sockets and the highest roster serial, never a key."""
+    """Run-time directory, made 0700; holds sockets, never a key."""
+    floors_dir: Path | None = None
+    """Where the floors are kept below which nothing is believed again; must outlive a reboot. None: `state_dir`."""
     control: ControlSection
     manufacturer_roots_file: Path
     roster_keys_file: Path
@@ -73,6 +75,11 @@ class AgentSpec(_Strict):
     join_token_file: Path | None = None
     max_lease_s: int = Field(default=LEASE_S_MAX, ge=1, le=LEASE_S_MAX)
     """The device's own bound on any lease, whatever control grants."""
+
+    @property
+    def floors_folder(self) -> Path:
+        """Where the floors are kept."""
+        return self.floors_dir or self.state_dir
 
 
 class AgentConfiguration(_Strict):

@@ -23,7 +23,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from ztdpu.agent import mailbox, tables_delivery
@@ -45,6 +45,8 @@ from ztdpu.v1 import agent_pb2
 
 REMOVE_LIMIT_S = 0.8
 """A worker that has not removed a peer by then is ended: a revocation does not wait."""
+JUDGED_FOR: Final = timedelta(seconds=60)
+"""How long a judgement of all peers stands: it costs some signatures for each of them."""
 WAITING_LIMIT: Final = 4096
 """Messages of control that wait; with more the connection that brings them ends."""
 
@@ -74,11 +76,13 @@ class Conversation:
         self._kem_keys = kem_keys
         self._send = send
         self._on_change = on_change
-        self._floors = load_floors(spec.state_dir)
+        self._floors = load_floors(spec.floors_folder)
         self._book = PeerBook(spec, manufacturer_roots=files.manufacturer_roots, floors=self._floors.peers)
         self._roster: Roster | None = None
         self._peers: agent_pb2.Peers | None = None
         self._peers_received = datetime.now(UTC)
+        self._judged = self._peers_received
+        """As of when peers were judged last."""
         self._delivery: Delivery | None = None
         """The newest tables that passed every check, whether a worker has them or not."""
         self._in_force: Delivery | None = None
@@ -132,6 +136,12 @@ class Conversation:
     def worker_gone(self) -> None:
         """Nothing is in force any more."""
         self._in_force = None
+
+    async def judge_again(self, now: datetime) -> None:
+        """Judge all peers by the present clock: whose attestation result or binding ended loses its SAs."""
+        async with self._changing:
+            if abs(now - self._judged) >= JUDGED_FOR:
+                await self._judge_peers(now)
 
     async def drop_peers(self, *, cut_flows: bool) -> None:
         """Delete every SA, as a device that starts: no lease runs. Flows too when control shut this device out."""
@@ -221,7 +231,7 @@ class Conversation:
             current_sha256=bytes.fromhex(self._floors.roster_sha256) or None,
         )
         self._floors = raise_floors(
-            self._spec.state_dir,
+            self._spec.floors_folder,
             self._floors,
             roster_serial=roster.serial,
             roster_sha256=hashlib.sha256(message.roster).hexdigest(),
@@ -237,18 +247,16 @@ class Conversation:
         self._exchange.set_generation(message.generation)
         self._seen_generation = max(self._seen_generation, message.generation)
 
-    async def _judge_peers(self) -> None:
-        """Verify the list against roster and tables; tell worker and exchange who changed."""
+    async def _judge_peers(self, now: datetime | None = None) -> None:
+        """Verify the list as of its arrival, or `now`; tell worker and exchange who changed."""
         if self._peers is None or self._roster is None or self._delivery is None:
             return
         # A list made before a revocation may arrive after it: it does not bring the revoked device back.
-        generation = self._peers.generation
+        generation, self._judged = self._peers.generation, now or self._peers_received
         standing = [one for one in self._peers.peers if generation > self._revoked.get(one.device, -1)]
-        live = self._book.judge(
-            standing, roster=self._roster, tables=self._delivery.tables, received=self._peers_received
-        )
+        live = self._book.judge(standing, roster=self._roster, tables=self._delivery.tables, now=self._judged)
         try:
-            self._floors = raise_floors(self._spec.state_dir, self._floors, peers=self._book.floors)
+            self._floors = raise_floors(self._spec.floors_folder, self._floors, peers=self._book.floors)
         except StateError as error:
             warn("floors-not-written", cause=error.message)
             live = self._book.settle(live, self._floors.peers, roster=self._roster)
@@ -267,7 +275,7 @@ class Conversation:
         if self._roster is None:
             raise RosterError("tables came before a roster that verifies")
         tables_delivery.check_against_roster(delivery.tables, self._roster)
-        self._floors = raise_floors(self._spec.state_dir, self._floors, generation=delivery.generation)
+        self._floors = raise_floors(self._spec.floors_folder, self._floors, generation=delivery.generation)
         self._delivery = delivery
         await self.apply_tables()
         self._exchange.set_generation(delivery.generation)

@@ -14,6 +14,7 @@ import os
 import random
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from ztdpu.agent import lifecycle_words as words
@@ -226,6 +227,7 @@ class Daemon:
             return words.Refused(state=answer.state, reason=answer.reason, interval_ms=answer.interval_ms)
         self._kem_keys.granted()
         self._conversation.take_epoch_keys(answer.grant.sealed_epoch_keys)
+        await self._conversation.judge_again(datetime.now(UTC))
         return words.Granted(
             duration_ms=answer.grant.duration_ms,
             interval_ms=answer.interval_ms,

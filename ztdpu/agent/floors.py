@@ -1,6 +1,6 @@
 """What must never go back, across restarts of the agent: roster serial, generation of tables, boots of peers.
 
-A small JSON file in the agent's run-time directory, replaced atomically. It holds no secret; losing it costs the
+A small JSON file in `floorsDir`, replaced atomically. It holds no secret; losing it costs the
 memory of one run, a malformed one is refused by name. Called by `agent.conversation`.
 """
 

@@ -63,11 +63,11 @@ class PeerBook:
         return True
 
     def judge(
-        self, peers: Sequence[agent_pb2.Peer], *, roster: Roster, tables: DeviceTables, received: datetime
+        self, peers: Sequence[agent_pb2.Peer], *, roster: Roster, tables: DeviceTables, now: datetime
     ) -> dict[str, Peer]:
         """Return the peers that count and share a network with us, by device. Each is judged on its own.
 
-        `received` is when control sent the list: freshness is judged then, not at every later look.
+        `now` decides freshness: when control sent the list, or, while control answers, the present.
         """
         needed = networks_by_device(tables)
         live: dict[str, Peer] = {}
@@ -77,7 +77,7 @@ class PeerBook:
                 continue
             try:
                 device_id = roster.find_device(peer.device).device_id_sha256.hex()
-                verified = self._verify(peer, roster, received, self.floors.get(device_id))
+                verified = self._verify(peer, roster, now, self.floors.get(device_id))
                 if len(peer.worker_instance) != INSTANCE_OCTETS:
                     continue  # its worker is not up: it comes with the next list
             except RefusedError as error:
@@ -102,9 +102,7 @@ class PeerBook:
         self.floors = dict(written)
         return kept
 
-    def _verify(
-        self, peer: agent_pb2.Peer, roster: Roster, received: datetime, floor: PeerFloor | None
-    ) -> VerifiedPeer:
+    def _verify(self, peer: agent_pb2.Peer, roster: Roster, now: datetime, floor: PeerFloor | None) -> VerifiedPeer:
         if self._ear_key is None:
             raise EarError("control has not named its key for attestation results yet")
         statement = PeerStatement(
@@ -120,7 +118,7 @@ class PeerBook:
             trust_domain=self._spec.trust_domain,
             manufacturer_roots=self._manufacturer_roots,
             ear_key=self._ear_key,
-            now=received,
+            now=now,
             floor=floor,
         )
 

@@ -49,14 +49,16 @@ def read_start_files(spec: AgentSpec) -> StartFiles:
 
 
 def make_state_dir(spec: AgentSpec) -> None:
-    """Make the run-time directory, for this user alone. Raises ConfigurationError."""
+    """Make the run-time directory and that of the floors, for this user alone. Raises ConfigurationError."""
     if len(os.fsencode(spec.state_dir)) > PATH_LIMIT_OCTETS:
         raise _refusal(spec.state_dir, "is too long for UNIX sockets", f"at most {PATH_LIMIT_OCTETS} octets")
     try:
         spec.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         spec.state_dir.chmod(0o700)
+        spec.floors_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise _refusal(spec.state_dir, f"cannot be made: {error.strerror}", "name a directory that is yours") from error
+        made = Path(error.filename or spec.state_dir)
+        raise _refusal(made, f"cannot be made: {error.strerror}", "name a directory that is yours") from error
 
 
 def lock_state_dir(spec: AgentSpec) -> int:
