@@ -49,7 +49,7 @@ def finish(ranks):
     return [json.loads(text) for text in said]
 
 
-def sealed_packets(device, *, at_least, seconds=5):
+def sealed_packets(device, *, at_least, seconds=30):
     """Agents report counters every second or so."""
     command = [sys.executable, "-m", "ztdpu", "device", "show", device, "-o", "json"]
     deadline = time.monotonic() + seconds
