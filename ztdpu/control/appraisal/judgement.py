@@ -167,12 +167,7 @@ def judge_binding(
     tls_key = check_possession(
         binding,
         csr=given.csr,
-        signed=possession_octets(
-            nonce=nonce,
-            binding_sha256=accepted.record.binding_sha256,
-            applied_generation=asked.applied_generation,
-            kem_public_key=asked.kem_public_key,
-        ),
+        signed=_signed_octets(asked, nonce, accepted.record.binding_sha256),
         tls_possession=given.tls_possession,
         offer_possession=given.offer_possession,
     )
@@ -193,6 +188,15 @@ def judge_binding(
         offer_spki_sha256=accepted.record.offer_spki_sha256,
         ttl_s=binding.ttl_s,
         expires_unix_s=now.unix_ms // 1000 + binding.ttl_s,
+    )
+
+
+def _signed_octets(asked: LeaseAsked, nonce: bytes, binding_sha256: bytes) -> bytes:
+    return possession_octets(
+        nonce=nonce,
+        binding_sha256=binding_sha256,
+        applied_generation=asked.applied_generation,
+        kem_public_key=asked.kem_public_key,
     )
 
 
