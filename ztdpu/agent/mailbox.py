@@ -42,6 +42,7 @@ class Configure(Message):
     underlay_address: str
     """IPv4 or IPv6 address to bind; PSP uses UDP port 1000."""
     underlay_mtu_octets: int
+    """Tables whose endpoints need more are refused."""
 
 
 @dataclass(frozen=True, slots=True)

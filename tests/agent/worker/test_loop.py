@@ -132,6 +132,17 @@ def test_no_core_dump_can_hold_a_key(daemon):
 
 
 @needs_root
+@pytest.mark.parametrize(("address", "longest"), [("", 8940), ("::1", 8920)])
+def test_tables_whose_packets_do_not_fit_the_underlay_are_refused(daemon, address, longest):
+    tables_of = sys.modules[type(daemon).__module__].tables_of
+    configure(daemon, address)
+    daemon.apply(tables_of(0, mtu_octets=longest + 1), 1)
+    assert f"carries {longest}" in daemon.expect(mailbox.TablesRefused).message
+    daemon.apply(tables_of(0, mtu_octets=longest), 2)
+    assert daemon.expect(mailbox.TablesApplied).generation == 2
+
+
+@needs_root
 def test_tables_are_taken_whole_or_not_at_all(daemon, request):
     tables_of = sys.modules[type(daemon).__module__].tables_of
     configure(daemon)

@@ -21,12 +21,13 @@ from ztdpu.model.sa import PspVersion, SaGrant, SaUse
 from ztdpu.packet.pipeline import Pipeline
 from ztdpu.packet.sa_table import Line
 from ztdpu.packet.tables import DeviceTables, decode_tables
-from ztdpu.psp import MASTER_KEY_OCTETS
+from ztdpu.psp import HEADER_OCTETS, ICV_OCTETS, MASTER_KEY_OCTETS
 
 if TYPE_CHECKING:
     from ztdpu.agent.worker.loop import Worker
 
 _TABLES_LIMIT_OCTETS: Final = 16 * 1024 * 1024
+_UDP_OCTETS: Final = 8
 _ROWS_LIMIT: Final = 512
 """SAs of each direction listed in one answer, so that it fits a message; counters are complete."""
 
@@ -37,6 +38,8 @@ class Commands:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._device = ""
+        self._tunnel_mtu_octets = 0
+        """The longest inner packet that fits the underlay, sealed."""
         self._run: dict[type[mailbox.Message], Callable[[Any, list[int]], None]] = {
             mailbox.Configure: self._configure,
             mailbox.AttachEndpoint: self._attach_endpoint,
@@ -74,6 +77,8 @@ class Commands:
             remedy = "give the device this address before the agent starts, and free UDP port 1000"
             raise StateError(f"cannot bind {message.underlay_address} port 1000: {error}", remedy=remedy) from error
         self._device = message.device
+        outer_octets = 40 if ":" in message.underlay_address else 20
+        self._tunnel_mtu_octets = message.underlay_mtu_octets - outer_octets - _UDP_OCTETS - HEADER_OCTETS - ICV_OCTETS
         pipeline = Pipeline(
             device=message.device,
             sink=self._worker,
@@ -113,6 +118,13 @@ class Commands:
         tables = decode_tables(blob)
         if tables.device != self._device:
             raise TablesError(f"tables for {tables.device}, but this is {self._device}", remedy="check the device name")
+        for endpoint in tables.endpoints:
+            if endpoint.mtu_octets > self._tunnel_mtu_octets:
+                raise TablesError(
+                    f"packets of {endpoint.mtu_octets} octets from {endpoint.name} do not fit the underlay, which "
+                    f"carries {self._tunnel_mtu_octets}",
+                    remedy="make underlay.mtuOctets here and underlayMtuOctets of control the MTU that there is",
+                )
         return tables
 
     def _set_lease(self, message: mailbox.SetLease, _: list[int]) -> None:
