@@ -36,7 +36,6 @@ from ztdpu.model.sa import (
 from ztdpu.psp import SaKey
 from ztdpu.psp.replay import ReplayWindow
 
-
 KEYS_SEEN_LIMIT: Final = 65_536
 """Keys remembered of one peer: seven years of hourly keys of one network. Beyond it the peer gets a refusal, and no
 other peer does, until the worker starts anew."""
