@@ -154,7 +154,7 @@ def test_offer_after_ten_seconds(pair, kit):
     offer = pair.offer(pair.request())
     pair.now_s += 10
     kit.refused(pair.a, "dpu-1", offer, pair.now_s, "no such request")
-    assert pair.a.exchange.pending_requests("dpu-1") == 0
+    assert pair.a.exchange._asking.pending("dpu-1") == 0
 
 
 def test_offer_just_before_ten_seconds(pair):
@@ -204,7 +204,7 @@ def test_request_for_what_is_not_hosted(pair, kit):
     pair.a.exchange.set_peer(pair.b.as_peer(networks=[kit.RED]))
     with pytest.raises(ExchangeError, match="does not host"):
         pair.request()
-    assert pair.a.exchange.pending_requests("dpu-1") == 0
+    assert pair.a.exchange._asking.pending("dpu-1") == 0
 
 
 def test_third_request_at_once(pair):

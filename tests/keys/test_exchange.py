@@ -15,7 +15,7 @@ from ztdpu.model.sa import PspVersion, SaUse, SaWant
 
 def test_whole_exchange(pair, kit):
     request = pair.request()
-    assert pair.a.exchange.pending_requests("dpu-1") == 1
+    assert pair.a.exchange._asking.pending("dpu-1") == 1
     allocate = pair.at_b(request)
     assert allocate == Allocate(device="dpu-0", request_hash=hashlib.sha256(request).digest(), wants=pair.wants)
     grants = pair.grants()
@@ -24,7 +24,7 @@ def test_whole_exchange(pair, kit):
     assert install == Install(
         device="dpu-1", offer_hash=hashlib.sha256(offer).digest(), grants=tuple(grants), wants=pair.wants
     )
-    assert pair.a.exchange.pending_requests("dpu-1") == 0
+    assert pair.a.exchange._asking.pending("dpu-1") == 0
     confirmation = pair.a.exchange.installed(install.offer_hash, [1], now_s=pair.now_s)
     assert pair.at_b(confirmation) == Activate(device="dpu-0", spis=(grants[0].spi,))
 

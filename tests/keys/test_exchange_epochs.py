@@ -77,5 +77,5 @@ def test_removed_network(pair, kit):
     request = pair.request()
     pair.b.exchange.remove_network(kit.BLUE)
     kit.refused(pair.b, "dpu-0", request, pair.now_s, "not hosted here")
-    assert pair.b.exchange.current_epoch(kit.BLUE) is None
-    assert pair.b.exchange.current_epoch(kit.RED) == (1, 7)
+    assert pair.b.exchange._station.ring.current(kit.BLUE) is None
+    assert pair.b.exchange._station.ring.current(kit.RED) == (1, 7)

@@ -68,14 +68,14 @@ def test_another_incarnation_of_the_peer_voids_the_exchange(pair, kit, change):
     else:
         key = kit.OFFER_KEYS["dpu-2"]
     pair.a.exchange.set_peer(pair.b.as_peer(party=party, key=key), now_s=pair.now_s)
-    assert pair.a.exchange.pending_requests("dpu-1") == 0
+    assert pair.a.exchange._asking.pending("dpu-1") == 0
     kit.refused(pair.a, "dpu-1", offer, pair.now_s, "")
 
 
 def test_another_incarnation_of_this_device_voids_all_exchanges(pair, kit):
     offer = pair.offer(pair.request())
     pair.a.exchange.set_me(kit.make_party("dpu-0", instance=7), pair.a.key, now_s=pair.now_s)
-    assert pair.a.exchange.pending_requests("dpu-1") == 0
+    assert pair.a.exchange._asking.pending("dpu-1") == 0
     kit.refused(pair.a, "dpu-1", offer, pair.now_s, "no such request")
     hint = pair.b.exchange.hint("dpu-0", "rotate", now_s=pair.now_s)
     assert isinstance(pair.at_a(hint), Hint)
@@ -105,7 +105,7 @@ def test_removing_a_peer_ends_its_exchange_at_every_step(pair, kit, step):
     if step == "offer":
         pair.a.exchange.remove_peer("dpu-1")
         kit.refused(pair.a, "dpu-1", offer, pair.now_s, "not a live peer")
-        assert pair.a.exchange.pending_requests("dpu-1") == 0
+        assert pair.a.exchange._asking.pending("dpu-1") == 0
         return
     install = pair.at_a(offer)
     pair.a.exchange.remove_peer("dpu-1")

@@ -462,7 +462,7 @@ def test_quota_is_per_network_and_exact():
         for name, source in (("blue-0", "10.1.0.10"), ("blue-2", "10.1.0.12"))
     )
     assert outcomes == {"rule_allowed": 10, "flow_quota": 190}
-    assert firewall.flow_count_of(padded("blue")) == 10
+    assert firewall._table.count_of(padded("blue")) == 10
     run(firewall, """
         out red-0 10.1.0.10:1 > 10.1.0.11:80 tcp S = ALLOW rule_allowed 4
         out blue-0 10.1.0.10:1 > 10.1.0.11:80 tcp S = ALLOW flow_established 1

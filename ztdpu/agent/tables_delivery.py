@@ -4,7 +4,7 @@ What is hashed is what is enforced: the octets control sent go to the worker unc
 their revision, decode, be meant for this device, not go back in generation, and name only networks and hosts that
 the operator-signed roster allows. A refusal leaves what is in force.
 
-Called by `agent.daemon`.
+Called by `agent.conversation`.
 """
 
 from __future__ import annotations

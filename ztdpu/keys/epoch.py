@@ -2,7 +2,7 @@
 
 Control seals the keys of all networks that a device hosts to the KEM key of its lease request; a revocation
 push carries the next epoch sealed to the last granted request's key. The context ties the sealed octets to one
-device and one KEM key, so they open nowhere else. Called by `control.issue` (seal) and `agent.uplink` (open).
+device and one KEM key, so they open nowhere else. Called by `control.fleet` (seal) and `agent.conversation` (open).
 Never stored by anyone: epoch keys are in memory only, and never encrypt volumes of data.
 """
 

@@ -113,20 +113,12 @@ class Exchange:
         """The SAs offered to `device` are gone: what promised them is neither repeated nor confirmed."""
         self._answering.void(lambda other: other == device)
 
-    def current_epoch(self, network_id: bytes) -> tuple[int, int] | None:
-        """Return (network generation, epoch) in force here, None when the network is not hosted."""
-        return self._station.ring.current(network_id)
-
     def expire(self, now_s: float) -> None:
         """Drop whatever is past its deadline. Every call below does it too; a shell calls it every few seconds."""
         self._asking.expire(now_s)
         self._answering.expire(now_s)
 
     # --- A, the sender of packets ----------------------------------------------------------------
-
-    def pending_requests(self, device: str) -> int:
-        """Requests to this device that wait for an offer."""
-        return self._asking.pending(device)
 
     def next_request_s(self, device: str) -> float:
         """Earliest moment at which this device takes another request of ours."""

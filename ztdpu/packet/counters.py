@@ -31,10 +31,6 @@ class Counters:
         self._packets[word] += packets
         self._octets[word] += octets
 
-    def packets_of(self, reason: Reason) -> int:
-        """Return how many packets ended with `reason`."""
-        return self._packets[reason.value]
-
     def by_reason(self) -> tuple[dict[str, int], dict[str, int]]:
         """Return (packets, octets) of the reasons that occurred, by word."""
         return (

@@ -1,7 +1,8 @@
 """The fence of one device: who may talk to whom, judged where a conversation enters or leaves an endpoint.
 
-`packet.pipeline` asks `egress` for each packet that an endpoint sends and `ingress` for each that is to reach
-one; a packet between two endpoints of this device passes both, in that order. A parsed packet goes through:
+`packet.outbound` asks `egress` for each packet that an endpoint sends; it or `packet.inbound` asks `ingress` for each
+that is to reach one; a packet between two endpoints of this device passes both, in that order. A parsed packet
+goes through:
 
  1. flow: the key is looked up among the endpoint's flows; if it is there, only the flow's state is asked,
  2. address: an endpoint sends from its own addresses, gets what is sent to them, and only from routed sources,
@@ -174,10 +175,6 @@ class Firewall:
         """Live flows; a conversation between two endpoints of this device counts twice."""
         return self._table.count
 
-    def flow_count_of(self, network_id: bytes) -> int:
-        """Return how many flows live in this network: what its quota is held against."""
-        return self._table.count_of(network_id)
-
     def endpoint(self, endpoint_id: bytes) -> EndpointTable | None:
         """Return the own endpoint of this id."""
         fence = self._fences.get(endpoint_id)
@@ -234,7 +231,7 @@ class Firewall:
         return self._cut(list(fence.flows)) if fence else 0
 
     def expire(self, now_s: float, limit: int = EXPIRE_LIMIT) -> int:
-        """Forget idle flows, looking at no more than `limit`; call it once a batch. Returns how many."""
+        """Forget idle flows, looking at no more than `limit`; called about once a second. Returns how many."""
         return self._table.expire(now_s, limit)
 
     def _cut(self, flows: list[Flow]) -> int:

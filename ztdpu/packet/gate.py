@@ -1,7 +1,8 @@
 """Whether anything may move at all: lease, clock doubt, fork. The first question for every packet.
 
-`packet.pipeline` calls `begin_batch` with both clocks after every wake-up and before every read, so no batch
-is longer than one super-packet or one GRO run; a lease needs no message to end. Reads no clock itself.
+The worker's loop has `packet.pipeline` call `begin_batch` with both clocks after every wake-up and before every
+read, so no batch is longer than one super-packet or one GRO run; a lease needs no message to end. Reads no clock
+itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Inner packets as fields: one IP packet of a tenant in, a filled `Packet` or a `Reason` to drop it out.
 
-`packet.pipeline` calls `parse` once per (super-)packet, on the way out and on the way in, before anything
-else looks at it. This module never decides who may talk to whom and never changes a packet.
+`packet.outbound` and `packet.inbound` call `parse` once per (super-)packet, before anything else looks at it.
+This module never decides who may talk to whom and never changes a packet.
 
 One `Packet` per lane is reused: `parse` overwrites every field it owns, so nothing is allocated but the
 flow key. Refusals are returned, not raised: a flood of bad packets must not cost an exception each.

@@ -1,6 +1,6 @@
 """The virtio-net header in front of each frame from a TUN: what a tenant's kernel, or its root, claims about offload.
 
-`packet.pipeline` calls `check_offload` on the way out, right after `headers.parse`. The header is tenant input
+`packet.outbound` calls `check_offload` right after `headers.parse`. The header is tenant input
 (root can inject any through a packet socket), so nothing in it is used that the packet does not confirm: hdr_len
 is ignored (kernels put the linear part there), the checksum fields must point where the parsed headers say,
 and the segment size is bounded, because one frame of 60 KiB with a size of 1 would cost 60,000 seals.

@@ -298,7 +298,7 @@ def test_a_defect_costs_the_packet_and_not_the_loop(two_in_memory, capfd):
     until(lambda: not broken)
     first.endpoint.put(udp_frame())
     until(lambda: second.endpoint.taken)
-    assert first.pipeline.counters.packets_of(Reason.MALFORMED) == 1
+    assert first.pipeline.counters.by_reason()[0].get(Reason.MALFORMED) == 1
     assert "a defect" in capfd.readouterr().err
 
 
@@ -306,7 +306,7 @@ def test_a_full_virtual_function_is_counted(two_in_memory):
     first, second = two_in_memory
     for _ in range(600):
         first.endpoint.put(udp_frame())
-    until(lambda: second.pipeline.counters.packets_of(Reason.ENDPOINT_FULL) == 600 - 512)
+    until(lambda: second.pipeline.counters.by_reason()[0].get(Reason.ENDPOINT_FULL) == 600 - 512)
 
 
 def test_a_daemon_that_never_reads_ends_the_channel():
