@@ -347,7 +347,7 @@ async def test_agent_that_missed_a_revocation_gets_no_lease(pair, admin, process
     change = await admin.revoke_device("dpu-1", reason="test")
     agent.token, agent.applied_generation = "", change.generation - 1
     assert (await agent.attest()).HasField("lease")  # younger than two seconds
-    process.fleet.revocations[change.generation] -= 3000
+    process.fleet.revocations[change.generation] -= 3_000_000_000
     with pytest.raises(aio.AioRpcError) as caught:
         await agent.attest()
     assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.UNAVAILABLE, "lease")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 
 import pytest
@@ -92,9 +93,13 @@ def test_an_operator_in_between_wins(affirming: DeviceRecord) -> None:
     [(9, 1_999, False, True), (9, 2_001, False, False), (10, 9_999, False, True), (0, 9_999, True, True)],
 )
 def test_revocations_applied(applied: int, age_ms: int, starting: bool, granted: bool) -> None:
+    revocations = {10: START.boottime_ns - age_ms * 1_000_000}
+    # Control's wall clock may step back by an hour meanwhile: it decides nothing here.
+    now = dataclasses.replace(START, unix_ms=START.unix_ms - 3_600_000)
+
     def ask() -> None:
         leases.require_revocations_applied(
-            is_starting=starting, applied_generation=applied, revocations={10: START.unix_ms - age_ms}, now=START
+            is_starting=starting, applied_generation=applied, revocations=revocations, now=now
         )
 
     if granted:

@@ -182,7 +182,7 @@ class Changes:
     def _push_shut_out(self, device: str, generation: int, *, revoke: bool) -> None:
         """Everything that follows the commit and does not wait."""
         fleet = self._fleet
-        fleet.revocations[generation] = time.time_ns() // 1_000_000
+        fleet.revocations[generation] = fleet.now().boottime_ns
         if revoke:
             fleet.set_binding(device, None)
             fleet.hub.close(device, PermissionDeniedError(f"{device} is revoked"))

@@ -58,7 +58,7 @@ class Fleet:
         self.config_generation: dict[str, int] = {}
         """Device -> generation at which its tables last changed."""
         self.revocations: dict[int, int] = {}
-        """Generation -> unix ms of its commit."""
+        """Generation -> CLOCK_BOOTTIME (ns) of its commit."""
         self._records: dict[str, DeviceRecord] = {}
         self._bindings: dict[str, StoredBinding] = {}
         self._kem_keys: dict[str, bytes] = {}
@@ -113,7 +113,7 @@ class Fleet:
             transaction.put_number("roster-serial", self.desired.roster.serial)
         self.config_generation = dict.fromkeys(self.names(), self.generation)
         # Whoever had not heard of a revocation before the restart hears of its effect with the first list of peers.
-        self.revocations[self.generation] = now.unix_ms
+        self.revocations[self.generation] = now.boottime_ns
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:

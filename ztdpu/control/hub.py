@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from ztdpu.errors import ZtdpuError
+from ztdpu.errors import UnreachableError, ZtdpuError
 
 SA_ENVELOPE_LIMIT_OCTETS: Final = 64 * 1024
 SA_WAITING_LIMIT: Final = 256
@@ -121,6 +121,9 @@ class Outbox:
                 return
             self._envelopes.append(push)
         else:
+            waiting = self._newest.get(type(push))
+            if isinstance(push, RotatePush) and isinstance(waiting, RotatePush) and waiting.force:
+                return
             self._newest[type(push)] = push
         self._filled.set()
 
@@ -231,6 +234,9 @@ class Hub:
         if connection is None:
             return False
         connection.outbox.put(push)
+        if connection.outbox.is_overfull:
+            self.close(device, UnreachableError("the agent does not read what it is sent"))
+            return False
         return True
 
     # --- the relay ---

@@ -58,8 +58,8 @@ def is_leased(record: DeviceRecord, now: Instant) -> bool:
 
 
 def has_ended(record: DeviceRecord, now: Instant) -> bool:
-    """Whether the record still says leased and the lease is over."""
-    return record.state in LEASED_STATES and not is_leased(record, now)
+    """Whether the record still says leased and the lease is over. Warning without a lease never had one to end."""
+    return record.state in LEASED_STATES and record.lease_deadline_ns != 0 and not is_leased(record, now)
 
 
 def change_state(record: DeviceRecord, state: DeviceState, reason: str, now: Instant) -> DeviceRecord:
@@ -140,14 +140,16 @@ def require_revocations_applied(
 ) -> None:
     """Refuse a lease to an agent that still trusts a device revoked more than 2 s ago.
 
-    `revocations` maps generation to the time (unix ms) of its commit. An agent that starts has no SA with anybody.
+    `revocations` maps generation to CLOCK_BOOTTIME (ns) of its commit: no wall clock decides about traffic. An agent
+    that starts has no SA with anybody.
 
     Raises:
         LeaseError: one of them is not applied.
 
     """
     if not is_starting:
-        check_revocations_applied(applied_generation, ((one, now.unix_ms - at) for one, at in revocations.items()))
+        ages = ((one, (now.boottime_ns - at) // 1_000_000) for one, at in revocations.items())
+        check_revocations_applied(applied_generation, ages)
 
 
 def appraised_state(record: DeviceRecord, tier: Tier, *, tiers_allowed: frozenset[Tier]) -> DeviceState:

@@ -26,7 +26,7 @@ from ztdpu.control.listeners import Listeners, split_listener
 from ztdpu.control.meters import Meters
 from ztdpu.control.source import load_desired
 from ztdpu.control.store.sql import SqlStore, open_sqlite
-from ztdpu.errors import ConfigurationError, StateError, UnreachableError, ZtdpuError
+from ztdpu.errors import StateError, UnreachableError, ZtdpuError
 from ztdpu.telemetry import configure_logging, get_logger
 
 SWEEP_S: Final = 0.2
@@ -136,9 +136,11 @@ class ControlProcess:
                 self.fleet.sweep()
                 self._listeners.sweep()
                 await self._listeners.renew()
-            except (StateError, ConfigurationError) as error:  # disk full: the deadline is compared everywhere anyway
+                self.meters.measure(self.fleet, policy_faults=self._listeners.policy_faults)
+            except ZtdpuError as error:  # disk full, say: deadlines are compared everywhere anyway
                 get_logger().error("sweep-failed", cause=str(error))
-            self.meters.measure(self.fleet, policy_faults=self._listeners.policy_faults)
+            except Exception as error:  # noqa: BLE001 - a defect must not end the only task that ends leases
+                get_logger().error("sweep-defect", exc_info=error)
 
 
 async def serve(configuration: ControlConfiguration) -> None:

@@ -70,6 +70,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             first = await anext(messages, None)
         if first is None or first.WhichOneof("message") != "hello":
             raise UsageError("the first message is hello")
+        # The wait for it may have been long enough for the lease to end.
+        self._fleet.require_connected(connection)
         hello, binding = first.hello, self._fleet.binding(caller.device)
         if hello.device != caller.device or binding is None or hello.binding_sha256 != binding.binding_sha256:
             raise PermissionDeniedError("hello does not fit the identity or the live binding", remedy="attest again")

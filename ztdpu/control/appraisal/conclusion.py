@@ -22,8 +22,9 @@ from ztdpu.control.fleet import EAR_TTL_S, Fleet
 from ztdpu.control.issue import Issuer
 from ztdpu.control.leases import Instant
 from ztdpu.control.record import DeviceRecord, StoredBinding, StoredEvidence
+from ztdpu.control.source import Desired
 from ztdpu.control.store.store import Transaction
-from ztdpu.errors import EvidenceError, PermissionDeniedError
+from ztdpu.errors import ConflictError, EvidenceError, PermissionDeniedError
 from ztdpu.model.attestation import Finding
 from ztdpu.model.device import DeviceState
 from ztdpu.trust.appraise import Appraisal
@@ -65,6 +66,8 @@ class Case:
 
     read: DeviceRecord
     """As it was when the SPDM nonce was made."""
+    desired: Desired
+    """The policy that it was judged by."""
     appraisal: Appraisal
     evidence: Evidence
     asked: LeaseAsked
@@ -94,9 +97,17 @@ class Concluder:
         self._fleet.audit(self._event(record.name, AuditOutcome.REFUSED, reason))
         return self._result(record.state, reason, findings=appraisal.findings)
 
-    def lower(self, *, read: DeviceRecord, appraisal: Appraisal, evidence: Evidence, state: DeviceState) -> Result:
-        """Evidence verifies and says no: the lease ends at once, peers delete the device's SAs."""
+    def lower(
+        self, *, read: DeviceRecord, desired: Desired, appraisal: Appraisal, evidence: Evidence, state: DeviceState
+    ) -> Result:
+        """Evidence verifies and says no: the lease ends at once, peers delete the device's SAs.
+
+        Raises:
+            ConflictError: device or policy were changed meanwhile.
+
+        """
         fleet, device, now = self._fleet, read.name, self._fleet.now()
+        _require_same_policy(desired, fleet.desired)
         reason = describe(appraisal.findings) or f"tier {appraisal.tier.word} gets no lease here"
         was_leased = leases.is_leased(fleet.record(device), now)
         ear = self._ear(appraisal, device, read.binding_sha256 or _NO_BINDING)
@@ -124,7 +135,7 @@ class Concluder:
             generation = fleet.bump(transaction)
             fleet.write_leaf(transaction, self._event(device, AuditOutcome.REFUSED, reason, state=str(state)))
         if was_leased:
-            fleet.revocations[generation] = now.unix_ms
+            fleet.revocations[generation] = now.boottime_ns
             fleet.set_kem_key(device, None)
             fleet.push_revocation(device, generation=generation, cause=str(state))
             fleet.hub.forget_wait(generation)
@@ -137,11 +148,12 @@ class Concluder:
         """Grant what the state allows.
 
         Raises:
-            ConflictError: the device was changed meanwhile, its DeviceID is another's, or the token is spent.
+            ConflictError: device or policy were changed meanwhile, its DeviceID is another's, or the token is spent.
             LeaseError: the agent has not applied every revocation.
 
         """
         fleet, device, now = self._fleet, case.read.name, self._fleet.now()
+        _require_same_policy(case.desired, fleet.desired)
         before = fleet.binding(device)
         binding = case.new_binding or before
         if binding is None:
@@ -283,6 +295,12 @@ class Concluder:
             reason=reason,
             detail=detail,
         )
+
+
+def _require_same_policy(judged_by: Desired, in_force: Desired) -> None:
+    """What was judged by an older policy grants and takes nothing: firmware may have been delisted in between."""
+    if judged_by is not in_force:
+        raise ConflictError("the policy was changed while the device was being appraised", remedy="attest again")
 
 
 def describe(findings: tuple[Finding, ...]) -> str:

@@ -50,5 +50,5 @@ def _falls(fleet: Fleet, concluder: Concluder, device: str) -> bool:
     state = leases.appraised_state(record, appraisal.tier, tiers_allowed=tiers)
     if state in leases.LEASED_STATES and appraisal.tier in tiers:
         return False
-    concluder.lower(read=record, appraisal=appraisal, evidence=evidence, state=state)
+    concluder.lower(read=record, desired=fleet.desired, appraisal=appraisal, evidence=evidence, state=state)
     return True

@@ -177,12 +177,15 @@ class AttestationSession:
         return digest
 
     def _judge(self, evidence: Evidence) -> Step:
-        fleet, record = self._fleet, self._read
+        fleet, record, desired = self._fleet, self._read, self._fleet.desired
+        if record.name not in desired.cluster.devices:
+            raise PermissionDeniedError("no such device in the policy in force")
+        self._desired = desired
         with fleet.transaction() as transaction:
             highest = transaction.get_highest_versions(record.name)
         appraisal = judgement.judge_evidence(
             evidence,
-            desired=fleet.desired,
+            desired=desired,
             record=record,
             nonce=self._spdm_nonce,
             highest_versions=highest,
@@ -194,13 +197,15 @@ class AttestationSession:
             return self._concluder.refuse(record, appraisal, "revoked by an operator")
         if appraisal.boot_counter < record.boot_floor:
             return self._wait_for("a newer boot: restart its root of trust")
-        tiers = fleet.desired.appraisal[record.name].lease_tiers
+        tiers = desired.appraisal[record.name].lease_tiers
         state = leases.appraised_state(record, appraisal.tier, tiers_allowed=tiers)
         if state not in leases.LEASED_STATES | {DeviceState.QUARANTINED} or (
             state is DeviceState.WARNING and appraisal.tier not in tiers
         ):
             self._phase = _Phase.DONE
-            return self._concluder.lower(read=record, appraisal=appraisal, evidence=evidence, state=state)
+            return self._concluder.lower(
+                read=record, desired=desired, appraisal=appraisal, evidence=evidence, state=state
+            )
         due = judgement.is_binding_due(
             fleet.binding(record.name), appraisal=appraisal, asked=self._asked, device=record.name, now=fleet.now()
         )
@@ -213,6 +218,7 @@ class AttestationSession:
     def _conclude(self, new_binding: StoredBinding | None) -> Result:
         case = Case(
             read=self._read,
+            desired=self._desired,
             appraisal=self._appraisal,
             evidence=self._evidence,
             asked=self._asked,
