@@ -1,6 +1,6 @@
 # Every target sets up what it needs inside this checkout. System packages are installed by `make setup-system` alone.
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-system demo test check format generate lock clean bench docs setup-docs setup-torch
+.PHONY: help setup setup-system demo test soak check format generate lock clean bench docs setup-docs setup-torch
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -46,6 +46,10 @@ bench: $(READY) ## Throughput, latency, CPU, attestation, policy on this machine
 test: $(READY) ## All tests, with real namespaces where that is claimed. ARGS are pytest's.
 	@sh deploy/setup-system.sh verify
 	@$(BIN)/pytest $(ARGS)
+
+soak: $(READY) ## Further moments and rounds of what `make test` tries once.
+	@sh deploy/setup-system.sh verify
+	@$(BIN)/pytest -m soak $(ARGS)
 
 check: $(READY) ## Lint, types, layers, generated code unchanged.
 	$(BIN)/ruff check .

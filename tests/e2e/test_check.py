@@ -22,6 +22,7 @@ def spare_lab(new_lab):
     return new_lab("--stranger", "dpu-x").up()
 
 
+@pytest.mark.soak
 def test_everything_holds_twice_and_what_a_revoked_device_takes_along_is_counted(spare_lab):
     result = json.loads(check(spare_lab, "-o", "json"))
     assert result["ok"]

@@ -75,12 +75,12 @@ def test_a_demo_beside_a_lab_of_the_same_directory_is_refused_once_and_leaves_it
 @pytest.mark.parametrize(
     ("number", "after", "then_s"),
     [
-        (signal.SIGTERM, "", 0.2),
-        (signal.SIGTERM, "", 0.9),
-        (signal.SIGINT, "", 1.6),
+        pytest.param(signal.SIGTERM, "", 0.2, marks=pytest.mark.soak),
+        pytest.param(signal.SIGTERM, "", 0.9, marks=pytest.mark.soak),
+        pytest.param(signal.SIGINT, "", 1.6, marks=pytest.mark.soak),
         (signal.SIGTERM, "lab up", 0.0),
         (signal.SIGINT, "canary through the fabric", 0.5),
-        (signal.SIGTERM, "attack: bad-offload-header", 0.8),
+        pytest.param(signal.SIGTERM, "attack: bad-offload-header", 0.8, marks=pytest.mark.soak),
     ],
 )
 def test_a_signal_to_the_demo_alone_leaves_nothing(number, after, then_s):

@@ -97,6 +97,7 @@ def test_a_signal_takes_down_what_was_up(new_lab, number, moment):
     assert leftovers(lab) == NOTHING
 
 
+@pytest.mark.soak
 def test_two_labs_do_not_touch_each_other(new_lab):
     first, second = new_lab().up(), new_lab().up()
     assert first.ping("blue-0", "blue-1", count=1) == 1

@@ -87,6 +87,7 @@ def test_a_dead_control_is_said_to_be_dead_and_mended(lab):
     assert lab.ping("blue-0", "blue-1", count=1) == 1
 
 
+@pytest.mark.soak
 def test_a_control_that_was_started_by_hand_is_no_dead_one(lab):
     kill(lab, "control")
     config, log = lab.plan.paths.control / "control.yaml", lab.plan.paths.control_log
@@ -103,6 +104,7 @@ def test_a_control_that_was_started_by_hand_is_no_dead_one(lab):
     assert look(lab).returncode == 0
 
 
+@pytest.mark.soak
 def test_a_dead_agent_is_named_with_its_log_and_mended(lab):
     os.kill(lab.device("dpu-1")["agent_pid"], signal.SIGKILL)
     ended = look(lab)
@@ -195,6 +197,7 @@ def test_down_finds_everything_when_the_state_directory_is_gone(new_lab, alive):
 
 
 @pytest.mark.parametrize("alive", [True, False])
+@pytest.mark.soak
 def test_up_sweeps_a_lab_whose_directory_is_gone(new_lab, alive):
     lab = new_lab().up()
     if not alive:
@@ -205,6 +208,7 @@ def test_up_sweeps_a_lab_whose_directory_is_gone(new_lab, alive):
     assert lab.ping("blue-0", "blue-1", count=1) == 1
 
 
+@pytest.mark.soak
 def test_up_sweeps_what_a_dead_lab_of_another_directory_holds(new_lab):
     first, second = new_lab().up(), new_lab()
     second.prefix = first.prefix
@@ -220,6 +224,7 @@ def test_up_sweeps_what_a_dead_lab_of_another_directory_holds(new_lab):
     assert second.ping("blue-0", "blue-1", count=1) == 1
 
 
+@pytest.mark.soak
 def test_a_foreign_namespace_of_the_prefix_stays(new_lab):
     lab = new_lab().up()
     foreign = f"{lab.prefix}-mine"
@@ -274,6 +279,7 @@ def test_a_file_is_no_state_directory(new_lab):
         lab.state.unlink()
 
 
+@pytest.mark.soak
 def test_a_reader_that_goes_away_does_not_stop_the_lab(new_lab):
     lab = new_lab()
     command = [sys.executable, "-m", "ztdpu", "lab", "up", "--state", str(lab.state), "--prefix", lab.prefix]
@@ -297,6 +303,7 @@ def test_a_hang_up_leaves_nothing_although_nobody_listens(new_lab):
     assert is_gone(lab)
 
 
+@pytest.mark.soak
 def test_a_lab_that_never_came_up_is_said_to_be_none(new_lab):
     lab = new_lab()
     command = [sys.executable, "-m", "ztdpu", "lab", "up", "--state", str(lab.state), "--prefix", lab.prefix]

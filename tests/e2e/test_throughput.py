@@ -32,6 +32,7 @@ def measure_gbits(crew, server, client, address, port):
         time.sleep(0.1)
 
 
+@pytest.mark.soak
 def test_sealed_tcp_reaches_its_share_of_plaintext(lab):
     ratios = []
     with lab.crew() as crew:

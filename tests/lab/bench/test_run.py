@@ -110,6 +110,7 @@ def test_what_was_measured_before_a_failure_is_kept(monkeypatch):
 @pytest.mark.netns
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.skipif(shutil.which("iperf3") is None, reason="needs iperf3")
+@pytest.mark.soak
 def test_a_quick_run_measures_and_leaves_nothing_behind(tmp_path):
     prefix = f"zb{os.getpid()}"
     state = Path("/run") / prefix
