@@ -125,6 +125,7 @@ def test_control_comes_back_and_so_does_everybody(lab):
     lab.wait_ready("dpu-0", "dpu-1")
 
 
+@pytest.mark.soak
 def test_the_root_of_trust_may_die_too(lab):
     root = lab.device("dpu-0")["root_of_trust_pid"]
     os.kill(root, signal.SIGKILL)

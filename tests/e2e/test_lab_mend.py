@@ -157,6 +157,7 @@ def test_the_usage_line_and_the_hints_are_complete(lab):
     assert f"next: {lab_words(lab, 'exec', 'blue-0 -- COMMAND [ARGS]...')}" in ended.stderr
 
 
+@pytest.mark.soak
 def test_a_dead_endpoint_is_named(new_lab):
     lab = new_lab().up()
     kill(lab, "green-0")
@@ -185,6 +186,7 @@ def test_down_finds_everything_when_the_record_is_garbage(new_lab):
 
 
 @pytest.mark.parametrize("alive", [True, False])
+@pytest.mark.soak
 def test_down_finds_everything_when_the_state_directory_is_gone(new_lab, alive):
     lab = new_lab().up()
     if not alive:
@@ -247,6 +249,7 @@ def test_a_tenant_cannot_sign_another_lab_into_its_namespace(new_lab):
     assert is_gone(lab)
 
 
+@pytest.mark.soak
 def test_guests_in_a_namespace_are_named_and_left_alone(new_lab):
     lab = new_lab().up()
     with subprocess.Popen(["ip", "netns", "exec", f"{lab.prefix}-fabric", "sleep", "60"]) as guest:
@@ -258,6 +261,7 @@ def test_guests_in_a_namespace_are_named_and_left_alone(new_lab):
             guest.kill()
 
 
+@pytest.mark.soak
 def test_a_lab_of_which_nothing_lives_is_swept_and_that_is_said(new_lab):
     lab = new_lab().up()
     kill_all(lab)

@@ -14,6 +14,10 @@ from ztdpu.lab.capture import Counts, Wanted, count_packet
 
 IPV4, IPV6, ARP = 0x0800, 0x86DD, 0x0806
 CANARY = bytes(range(200, 232))
+MLD_REPORT = bytes.fromhex(
+    "6000000000240001" + "00" * 16 + "ff02" + "00" * 13 + "16" + "3a00050200000100" + "8f00" + "00" * 26
+)
+"""As a Linux kernel sends it when an address is new."""
 
 
 def count(*packets, **wanted):
@@ -39,6 +43,9 @@ def v6(payload):
         ((ARP, bytes(28)), "arp_packets"),
         (v6(ICMPv6ND_NS(tgt="fd00::2")), "nd_packets"),
         (v6(ICMPv6EchoRequest()), "clear_packets"),
+        ((IPV6, MLD_REPORT), "nd_packets"),
+        ((IPV6, MLD_REPORT[:48] + b"\x80" + MLD_REPORT[49:]), "clear_packets"),
+        ((IPV6, MLD_REPORT[:24] + b"\xfd" + MLD_REPORT[25:]), "clear_packets"),
         (v4(ICMP()), "clear_packets"),
         (v4(TCP(dport=1000)), "clear_packets"),
         (v4(UDP(sport=1000, dport=53)), "clear_packets"),

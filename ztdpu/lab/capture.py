@@ -1,4 +1,4 @@
-"""Count what passes an interface: PSP, ARP and ND, anything else in clear, a canary, one attack's packets.
+"""Count what passes an interface: PSP, ARP and ND (with MLD), anything else in clear, a canary, one attack's packets.
 
 The demo starts one process per place and reads what it counted; nothing is kept but numbers. Standard
 library only, because several start at once:
@@ -40,6 +40,9 @@ _SO_TIMESTAMPNS: Final = 35
 _BUFFER_OCTETS: Final = 64 * 1024 * 1024
 _ICMPV6: Final = 58
 _ND_TYPES: Final = range(133, 138)
+_MLD_TYPES: Final = (130, 131, 132, 143)
+_MLD_ROUTER_ALERT: Final = bytes((_ICMPV6, 0, 5, 2, 0, 0, 1, 0))
+"""Hop-by-hop header of every MLD message (RFC 3810 section 5): ICMPv6 follows, router alert, padding."""
 _TCP: Final = 6
 _UDP: Final = 17
 _SYN_OF_SYN_ACK: Final = (0x02, 0x12)
@@ -114,7 +117,9 @@ def count_packet(
     elif protocol == _UDP and read_port(packet, offset) == PSP_PORT:
         counts.psp_packets += 1
         counts.psp_sent_here += sent_here
-    elif protocol == _ICMPV6 and packet[offset : offset + 1] and packet[offset] in _ND_TYPES:
+    elif (protocol == _ICMPV6 and packet[offset : offset + 1] and packet[offset] in _ND_TYPES) or is_mld(
+        protocol, packet
+    ):
         counts.nd_packets += 1
     else:
         counts.clear_packets += 1
@@ -126,6 +131,13 @@ def count_packet(
         counts.matched_last_unix_ns = unix_ns
         if wanted.stamps:
             counts.stamps_unix_ns.append(unix_ns)
+
+
+def is_mld(protocol: int, packet: bytes) -> bool:
+    """Tell whether a kernel announces the multicast groups by which ND finds it; part of ND here."""
+    if protocol != 0 or len(packet) < 49:
+        return False
+    return packet[24] == 0xFF and packet[40:48] == _MLD_ROUTER_ALERT and packet[48] in _MLD_TYPES
 
 
 def locate_transport(ethertype: int, packet: bytes) -> tuple[int, int]:
