@@ -403,6 +403,20 @@ def leaf_der(world, authority):
     return issue(world, authority)[0]
 
 
+def test_signature_with_unused_bits(world, authority, bundle):
+    """The library lets this one octet vary where the signature's last bits are zero; found by the mutations below."""
+    for serial in range(1, 200):
+        leaf = issue(world, authority, serial=serial)[0]
+        signature = x509.load_der_x509_certificate(leaf).signature
+        if signature[-1] & 1 == 0:
+            break
+    place = len(leaf) - len(signature) - 1
+    assert leaf[place] == 0
+    verify_svid([leaf], bundle, world.now)
+    with pytest.raises(SvidError, match="whole number"):
+        verify_svid([leaf[:place] + b"\x01" + leaf[place + 1 :]], bundle, world.now)
+
+
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_mutations_are_refused_and_never_crash(world, leaf_der, bundle, data):

@@ -53,10 +53,14 @@ def load_certificate(der: bytes, *, refusal: type[RefusedError]) -> x509.Certifi
             and certificate.subject is not None
             and certificate.issuer is not None
         )
+        # The one octet outside the signature that the library lets vary: unused bits of the signature's BIT STRING.
+        whole = der.endswith(b"\x00" + certificate.signature)
     except _UNREADABLE as error:
         raise refusal("certificate cannot be read") from error
     if not readable:
         raise refusal("certificate is not of version 3, or has a serial number or dates that cannot be")
+    if not whole:
+        raise refusal("certificate's signature is not a whole number of octets")
     return certificate
 
 
