@@ -1,27 +1,20 @@
-"""`ztdpu policy`: lint and explain policy files; sync them into control, and see what is in force."""
+"""`ztdpu policy` on files alone: lint, explain. No control is asked."""
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ztdpu.cli.connection import ServerOption, as_time, connect
-from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
-from ztdpu.cli.report import report, say
+from ztdpu.cli.output import Format, FormatOption, print_document
+from ztdpu.cli.report import report
 from ztdpu.errors import PolicyError, PolicyRefusedError
 from ztdpu.policy.example import EXAMPLE_POLICIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ztdpu.model.administration import PolicyFaultPlace
     from ztdpu.policy.explain import Explanation
-
-app = typer.Typer(no_args_is_help=True, help="Lint and explain policy files; sync them into control.")
 
 EXAMPLE = "the example cluster, as for `lab up`"
 DirectoryOption = Annotated[
@@ -31,7 +24,6 @@ DirectoryOption = Annotated[
 _STATION_WIDTH = 8
 
 
-@app.command()
 def lint(
     directory: Annotated[
         Path, typer.Argument(help="Directory of policy files.", show_default=EXAMPLE)
@@ -90,7 +82,6 @@ def _fault(fault: PolicyError) -> dict[str, Any]:
     }
 
 
-@app.command()
 def explain(
     source: Annotated[str, typer.Option("--from", help="Endpoint that opens the flow.")],
     destination: Annotated[str, typer.Option("--to", help="Endpoint or overlay address.")],
@@ -149,55 +140,3 @@ def _explanation(answer: Explanation) -> dict[str, Any]:
             for step in answer.steps
         ],
     }
-
-
-@app.command()
-def sync(
-    reason: Annotated[str, typer.Option("--reason", "-r", help="Why; it stands in the audit log.")] = "sync",
-    server: ServerOption = None,
-    output: FormatOption = Format.TABLE,
-) -> None:
-    """Have control read its policy directory again and push what changed; refused whole when anything is wrong."""
-    with connect(server) as client:
-        answer = client.sync_policy(reason=reason)
-    if output in (Format.JSON, Format.YAML):
-        print_document(dataclasses.asdict(answer), output=output)
-    elif not answer.faults:
-        changed = ", ".join(answer.changed_devices)
-        print(f"generation {answer.status.generation}; {f'changed for {changed}' if changed else 'nothing changed'}")
-    if answer.faults:
-        _print_faults(answer.faults)
-        print("nothing was applied: the policy before stays in force", file=sys.stderr)
-        raise typer.Exit(1)
-
-
-@app.command()
-def status(server: ServerOption = None, output: FormatOption = Format.TABLE) -> None:
-    """Say which policy is in force, and whether every device enforces it."""
-    with connect(server) as client:
-        standing = client.policy_status()
-    if output in (Format.JSON, Format.YAML):
-        print_document(dataclasses.asdict(standing), output=output)
-        return
-    print(f"{standing.directory}, generation {standing.generation}, read {as_time(standing.loaded_unix_ms)}\n")
-    rows = [
-        dataclasses.asdict(device)
-        | {
-            "enforced": device.revision_applied == device.revision_wanted,
-            "wanted": device.revision_wanted[:12],
-            "applied": device.revision_applied[:12],
-        }
-        for device in standing.devices
-    ]
-    print_rows(
-        rows,
-        columns=("device", "enforced", "wanted", "applied"),
-        wide=("generation_wanted", "generation_applied"),
-        output=output,
-    )
-    _print_faults(standing.faults)
-
-
-def _print_faults(faults: Iterable[PolicyFaultPlace]) -> None:
-    for fault in faults:
-        say(f"{fault.where}: {fault.message}")
