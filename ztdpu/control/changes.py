@@ -3,8 +3,8 @@
 Order of a revocation: 1. commit (record, bindings, epoch numbers, audit leaf, answer); 2. the moment of that commit is
 the acknowledgement; 3. the device's stream ends; 4. every open stream gets the revocation with its next epoch keys,
 then the new list of peers; 5. up to 1 s for the answers of leased peers, even if the caller is gone by then.
-A refused change changes nothing and leaves its leaf all the same (`Changes.audited`).
-Called by the Device, Key and Policy servicers, which have authorised the caller.
+A refused change changes nothing and leaves its leaf all the same (`ChangeSteps.audited`).
+Called by the Device and Key servicers, which have authorised the caller.
 """
 
 from __future__ import annotations
@@ -12,123 +12,38 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import hashlib
-import json
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 from ztdpu.control import leases
-from ztdpu.control.appraisal.conclusion import Concluder
-from ztdpu.control.appraisal.reappraisal import reappraise
-from ztdpu.control.audit import AuditEvent, AuditOutcome
-from ztdpu.control.authorisation import Caller
-from ztdpu.control.configuration import Specification
+from ztdpu.control.change_steps import ChangeRequest, ChangeSteps
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.hub import RotatePush
-from ztdpu.control.record import AnsweredRequest, DeviceRecord, JoinTokenRecord
-from ztdpu.control.source import Desired, load_desired
+from ztdpu.control.record import DeviceRecord, JoinTokenRecord
 from ztdpu.control.store.store import Transaction
 from ztdpu.control.view import view_blast_radius, view_device
 from ztdpu.errors import (
     ConflictError,
     NotFoundError,
     PermissionDeniedError,
-    PolicyRefusedError,
     StateError,
     UsageError,
-    ZtdpuError,
 )
 from ztdpu.model.administration import DeviceChange, JoinToken, KeyRotation, PeerAcknowledgement
-from ztdpu.model.tenant import Network
-from ztdpu.telemetry import get_logger
 
 ACKNOWLEDGEMENT_WAIT_S: Final = 1.0
 TOKEN_TTL_S: Final = 3600
 TOKEN_TTL_LIMIT_S: Final = 86_400
-REASON_LIMIT: Final = 512
-REQUEST_ID_LIMIT: Final = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeRequest:
-    """What every change carries."""
-
-    caller: Caller
-    method: str
-    """Word for the audit log: `revoke-device`."""
-    subject: str
-    reason: str
-    request_id: str = ""
-    expected_version: int = 0
-    """0: whatever it is now."""
-    parameters: str = ""
-    """Everything else that tells two requests apart."""
-
-    @property
-    def sha256(self) -> bytes:
-        """The request without its id: the same id with another request is a mistake, not a repetition."""
-        fields = [self.method, self.subject, self.reason, self.expected_version, self.parameters]
-        return hashlib.sha256(json.dumps(fields).encode()).digest()
-
-    def event(self, outcome: AuditOutcome = AuditOutcome.DONE, **detail: str | int) -> AuditEvent:
-        """The audit line of this request."""
-        return AuditEvent(
-            actor=self.caller.name,
-            role=str(self.caller.role),
-            action=self.method,
-            subject=self.subject,
-            outcome=outcome,
-            reason=self.reason,
-            request_id=self.request_id,
-            detail=detail,
-        )
-
-    def refusal(self, error: ZtdpuError) -> AuditEvent:
-        """The audit line of this request when it is refused: the code word, and the actor's own words beside it."""
-        detail: dict[str, str | int] = {"message": error.message[:300], "said": self.reason[:REASON_LIMIT]}
-        if isinstance(error, PolicyRefusedError):
-            detail |= {"faults": len(error.faults), "first": str(error.faults[0])[:300]}
-        return dataclasses.replace(self.event(AuditOutcome.REFUSED, **detail), reason=error.code)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyChange:
-    """What a sync did."""
-
-    changed: tuple[str, ...]
-    """Devices whose tables changed."""
-    is_repeated: bool = False
-    """The request was answered before: nothing was read."""
-
-
-class Changes:
+class Changes(ChangeSteps):
     """One per control process."""
 
-    def __init__(self, fleet: Fleet, spec: Specification, concluder: Concluder) -> None:
-        self._fleet = fleet
-        self._spec = spec
-        self._concluder = concluder
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(fleet)
         self._following: set[asyncio.Task[dict[str, Any]]] = set()
         """Changes that wait for their peers' answers; held here, since a loop does not hold its tasks."""
-
-    @contextmanager
-    def audited(self, request: ChangeRequest, *, dry_run: bool = False) -> Iterator[None]:
-        """Up to and with the commit of a change: what is refused in it leaves a leaf. A dry run asks only."""
-        try:
-            yield
-        except ZtdpuError as error:
-            if not dry_run:
-                self._audit_refusal(request, error)
-            raise
-
-    def _audit_refusal(self, request: ChangeRequest, error: ZtdpuError) -> None:
-        try:
-            self._fleet.audit(request.refusal(error))
-        except StateError as cause:  # a full disk is what refused it: the caller shall hear of that
-            get_logger().error("refusal-not-audited", method=request.method, cause=str(cause))
 
     # --- revoke, quarantine, restore ---
 
@@ -228,7 +143,7 @@ class Changes:
         fleet.push_peers_around(device)
         return self._device_change(device, answer)
 
-    # --- tokens, keys, policy ---
+    # --- tokens, keys ---
 
     def create_join_token(self, request: ChangeRequest, *, ttl_s: int) -> JoinToken:
         """A single-use token for a device that has no pinned DeviceID. Told once, kept as its hash only."""
@@ -292,48 +207,6 @@ class Changes:
         fleet.hub.deliver(device, RotatePush(force=force))
         return KeyRotation(generation=fleet.generation, devices=(device,), epoch=0)
 
-    def sync_policy(self, request: ChangeRequest) -> PolicyChange:
-        """Read policy and roster again.
-
-        Raises:
-            PolicyRefusedError, ConfigurationError: nothing was applied.
-
-        """
-        fleet, before = self._fleet, self._fleet.desired
-        with self.audited(request):
-            self._check(request, dry_run=False, is_device=False)
-            with fleet.transaction() as transaction:
-                earlier = self._earlier(transaction, request)
-            if earlier is not None:
-                return PolicyChange(changed=tuple(earlier["changed"]), is_repeated=True)
-            desired = load_desired(self._spec, lowest_roster_serial=before.roster.serial)
-            changed = tuple(
-                name
-                for name, tables in sorted(desired.tables.items())
-                if name not in before.tables or before.tables[name].revision != tables.revision
-            )
-            fresh = [n for t, n in desired.networks.items() if before.networks.get(t) != n]
-            with fleet.transaction() as transaction:
-                fleet.begin_epochs(transaction, fresh, "network is new")
-                fleet.begin_epochs(transaction, _left(before, desired), "a device left the network")
-                generation = fleet.bump(transaction)
-                transaction.put_number("roster-serial", desired.roster.serial)
-                fleet.write_leaf(transaction, request.event(generation=generation, changed=",".join(changed)))
-                self._remember(transaction, request, {"changed": changed})
-        fleet.adopt(desired, changed)
-        reappraise(fleet, self._concluder)
-        return PolicyChange(changed=changed)
-
-    # --- shared steps ---
-
-    def _check(self, request: ChangeRequest, *, dry_run: bool, is_device: bool = True) -> None:
-        if is_device:
-            self._fleet.record(request.subject)
-        if not request.reason.strip() and not dry_run:
-            raise UsageError("a change wants a reason", remedy="say why; it stands in the audit log")
-        if len(request.reason) > REASON_LIMIT or len(request.request_id) > REQUEST_ID_LIMIT:
-            raise UsageError(f"reason or request id is too long ({REASON_LIMIT} and {REQUEST_ID_LIMIT} characters)")
-
     def _expected(self, transaction: Transaction, request: ChangeRequest) -> DeviceRecord:
         current = transaction.get_device(request.subject) or self._fleet.record(request.subject)
         if request.expected_version and request.expected_version != current.version:
@@ -342,30 +215,6 @@ class Changes:
                 remedy="look at it again, then decide again",
             )
         return current
-
-    def _earlier(self, transaction: Transaction, request: ChangeRequest) -> dict[str, Any] | None:
-        """What was answered to the same request before."""
-        if not request.request_id:
-            return None
-        answered = transaction.get_answer(request.request_id)
-        if answered is None:
-            return None
-        if (answered.actor, answered.request_sha256) != (request.caller.name, request.sha256):
-            raise ConflictError("this request id belongs to another request", remedy="use a fresh one")
-        answer: dict[str, Any] = json.loads(answered.answer)
-        return answer
-
-    def _remember(self, transaction: Transaction, request: ChangeRequest, answer: dict[str, Any]) -> None:
-        if request.request_id:
-            transaction.put_answer(
-                AnsweredRequest(
-                    request_id=request.request_id,
-                    actor=request.caller.name,
-                    method=request.method,
-                    request_sha256=request.sha256,
-                    answer=json.dumps(answer).encode(),
-                )
-            )
 
     def _unchanged(self, device: str) -> DeviceChange:
         return DeviceChange(
@@ -382,16 +231,3 @@ class Changes:
             acknowledged_unix_ns=answer["acknowledged_unix_ns"],
             peers=tuple(PeerAcknowledgement(**peer) for peer in answer["peers"]),
         )
-
-
-def _left(before: Desired, after: Desired) -> list[Network]:
-    """Networks that a device took part in and does not any more: it must not know the next key."""
-
-    def devices(desired: Desired, tenant: str) -> set[str]:
-        return {endpoint.device for endpoint in desired.cluster.endpoints_of(tenant)}
-
-    return [
-        network
-        for tenant, network in after.networks.items()
-        if before.networks.get(tenant) == network and devices(before, tenant) - devices(after, tenant)
-    ]

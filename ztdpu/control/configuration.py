@@ -50,13 +50,53 @@ class Attestation(Section):
         return self
 
 
+class GitPolicy(Section):
+    """Policy from signed commits of a git repository."""
+
+    repository: str = Field(max_length=1024)
+    """An absolute path, or an URL: `file://`, `ssh://USER@HOST/PATH`, `https://`."""
+    ref: str = Field(default="refs/heads/main", pattern=r"^refs/heads/[A-Za-z0-9][A-Za-z0-9._/-]{0,199}$")
+    """The branch, in full. A tag is refused: it can be moved without a trace."""
+    anchor: str = Field(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")
+    """Id of the first commit that is believed, in full. Everything after it is verified."""
+    poll_s: float = Field(default=30, ge=0.2, le=86_400, alias="pollS")
+    """Seconds between two looks at the repository, a tenth more or less."""
+    deadline_s: float = Field(default=30, ge=1, le=600, alias="deadlineS")
+    """Seconds that one look may take; git is ended then."""
+    deploy_key_file: Path | None = None
+    """Private key for `ssh://`, without a passphrase."""
+    known_hosts_file: Path | None = None
+    """Host keys for `ssh://`; any other host key is refused."""
+    revoked_signers_file: Path | None = None
+    """Public keys or SHA256 fingerprints, one a line, that are refused at once, whatever the repository says."""
+
+    @model_validator(mode="after")
+    def _can_be_reached(self) -> Self:
+        """Refuse what git would ask a person about, or take for an option."""
+        scheme, separator, rest = self.repository.partition("://")
+        if not separator and not self.repository.startswith("/"):
+            raise ValueError("repository is neither an absolute path nor an URL (file://, ssh://, https://)")
+        if separator and (scheme not in ("file", "ssh", "https") or not rest or rest.startswith("-")):
+            raise ValueError(f"repository: {scheme}:// is not fetched from; use file://, ssh:// or https://")
+        if any(character.isspace() or not character.isprintable() for character in self.repository):
+            raise ValueError("repository has a space or a control character in it")
+        if scheme == "ssh" and separator and not (self.deploy_key_file and self.known_hosts_file):
+            raise ValueError("ssh:// wants deployKeyFile and knownHostsFile: nobody is there to be asked")
+        if ".." in self.ref or self.ref.endswith(("/", ".", ".lock")) or "//" in self.ref:
+            raise ValueError("ref is not a name of a branch")
+        return self
+
+
 class Specification(Section):
     """Everything below `spec`."""
 
     trust_domain: TrustDomain
     state_dir: Path
     """0700: authority, EAR key, store."""
-    policy_dir: Path
+    policy_dir: Path | None = None
+    """Directory of policy files; give this or `policyGit`."""
+    policy_git: GitPolicy | None = None
+    """Git repository of policy files."""
     roster_file: Path
     roster_signature_file: Path
     roster_keys_file: Path
@@ -71,6 +111,20 @@ class Specification(Section):
     attestation: Attestation = Attestation()
     metrics_listen: Listener | None = None
     """Prometheus, plain HTTP; absent: none."""
+
+    @model_validator(mode="after")
+    def _one_source_of_policy(self) -> Self:
+        """Refuse two sources, and none."""
+        if (self.policy_dir is None) == (self.policy_git is None):
+            raise ValueError("policy comes from one place: give policyDir or policyGit")
+        return self
+
+    @property
+    def policy_source(self) -> str:
+        """Where policy comes from, for people."""
+        if self.policy_git is not None:
+            return f"{self.policy_git.repository} {self.policy_git.ref}"
+        return str(self.policy_dir)
 
 
 class ControlConfiguration(Section):

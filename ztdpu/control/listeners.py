@@ -30,12 +30,14 @@ from ztdpu.control.api.key import KeyServicer
 from ztdpu.control.api.policy import PolicyServicer
 from ztdpu.control.api.tenant import EndpointServicer, TenantServicer
 from ztdpu.control.appraisal.conclusion import Concluder
-from ztdpu.control.changes import ChangeRequest, Changes
+from ztdpu.control.change_steps import ChangeRequest
+from ztdpu.control.changes import Changes
 from ztdpu.control.configuration import Specification
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.guard import Guard, SvidIdentifier, identify_anyone, identify_local
 from ztdpu.control.issue import Issuer
 from ztdpu.control.meters import Meters
+from ztdpu.control.policy_changes import PolicyChanges
 from ztdpu.control.refusals import Refusals
 from ztdpu.errors import ConfigurationError
 from ztdpu.model.administration import PolicySync
@@ -90,8 +92,8 @@ class Listeners:
         concluder = Concluder(fleet, issuer, spec.attestation)
         self._refusals = Refusals(fleet, meters)
         self._attestation = AttestationServicer(fleet, concluder, meters, self._refusals)
-        self._changes = Changes(fleet, spec, concluder)
-        self._policy = PolicyServicer(fleet, self._changes, directory=str(spec.policy_dir))
+        self._changes = Changes(fleet)
+        self._policy = PolicyServicer(fleet, PolicyChanges(fleet, spec, concluder), directory=spec.policy_source)
         self._control = ControlServicer(fleet, spec, self._policy)
         self._health = HealthServicer()
         self._tls: list[aio.Server] = []

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from ztdpu.control.authorisation import Caller, Role
-from ztdpu.control.changes import ChangeRequest
+from ztdpu.control.change_steps import ChangeRequest
 from ztdpu.control.clock import Clock, SystemClock
 from ztdpu.control.configuration import ControlConfiguration, Specification
 from ztdpu.control.fleet import Fleet
@@ -100,7 +100,7 @@ class ControlProcess:
                 ChangeRequest(
                     caller=Caller(role=Role.OPERATOR, name="operator:SIGHUP", is_local=True),
                     method="sync-policy",
-                    subject=str(self.spec.policy_dir),
+                    subject=self.spec.policy_source,
                     reason="SIGHUP",
                 )
             )

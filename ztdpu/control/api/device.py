@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from ztdpu.control.authorisation import ACCESS
-from ztdpu.control.changes import ChangeRequest, Changes
+from ztdpu.control.change_steps import ChangeRequest
+from ztdpu.control.changes import Changes
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.meters import Meters
 from ztdpu.control.view import view_device_for

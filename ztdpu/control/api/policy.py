@@ -6,8 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 from ztdpu.control.authorisation import ACCESS
-from ztdpu.control.changes import ChangeRequest, Changes
+from ztdpu.control.change_steps import ChangeRequest
 from ztdpu.control.fleet import Fleet
+from ztdpu.control.policy_changes import PolicyChanges
 from ztdpu.control.view import view_device_policy
 from ztdpu.errors import Location, PolicyError, PolicyRefusedError
 from ztdpu.model.administration import PolicyFaultPlace, PolicyStatus, PolicySync
@@ -18,7 +19,7 @@ from ztdpu.v1 import policy_pb2, policy_pb2_grpc
 class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
     """The policy in force, and loading it again."""
 
-    def __init__(self, fleet: Fleet, changes: Changes, *, directory: str) -> None:
+    def __init__(self, fleet: Fleet, changes: PolicyChanges, *, directory: str) -> None:
         self._fleet = fleet
         self._changes = changes
         self._directory = directory

@@ -67,7 +67,19 @@ class Desired:
 
 
 def load_desired(spec: Specification, *, lowest_roster_serial: int) -> Desired:
-    """Read all files anew.
+    """Read policy directory and roster anew.
+
+    Raises:
+        PolicyRefusedError: every fault found, each with its place.
+        ConfigurationError: roster keys or manufacturer roots cannot be read.
+
+    """
+    assert spec.policy_dir is not None
+    return build_desired(spec, partial(load_directory, spec.policy_dir), lowest_roster_serial=lowest_roster_serial)
+
+
+def build_desired(spec: Specification, load: Callable[[], Cluster], *, lowest_roster_serial: int) -> Desired:
+    """Compile what `load` gives, together with the roster as it is on disk now.
 
     Raises:
         PolicyRefusedError: every fault found, each with its place.
@@ -75,7 +87,7 @@ def load_desired(spec: Specification, *, lowest_roster_serial: int) -> Desired:
 
     """
     faults: list[PolicyError] = []
-    cluster = _gather(faults, lambda: load_directory(spec.policy_dir))
+    cluster = _gather(faults, load)
     roster_octets, signature = _read(spec.roster_file), _read(spec.roster_signature_file)
     roster = _gather(faults, lambda: _verify(spec, roster_octets, signature, lowest_roster_serial))
     if cluster is None or roster is None:
