@@ -24,6 +24,9 @@ from ztdpu.trust.reference import (
 )
 from ztdpu.trust.spdm.evidence import MeasurementBlock
 
+PLACES = {"version": 1, "nic-rollback-counters": 5, "arm-rollback-counters": 6}
+"""Component -> measurement index of the profile."""
+
 
 @pytest.fixture(scope="module")
 def evidence(world):
@@ -251,9 +254,9 @@ def test_no_measurement_behind_a_fwid_can_be_left_out(world, evidence, index):
 @pytest.mark.parametrize(
     ("index", "found"),
     [
-        (1, [("version_missing", "version", None)]),
+        (1, [("version_missing", "version", 1)]),
         (5, [("measurement_missing", "x", 5)]),
-        (254, [("device_mode_missing", "device-mode", None)]),
+        (254, [("device_mode_missing", "device-mode", 254)]),
     ],
 )
 def test_what_is_left_out_elsewhere_is_found(world, evidence, index, found):
@@ -323,7 +326,7 @@ def test_all_differences_are_returned_at_once(world):
         ("measurement_unexpected", "nic-security-configuration", 7),
         ("fwid_unexpected", "fwid-4", None),
         ("fwid_unexpected", "fwid-5", None),
-        ("version_below_minimum", "version", None),
+        ("version_below_minimum", "version", 1),
         ("debug_enabled", "device-mode", 254),
     ]
 
@@ -414,7 +417,7 @@ def test_rollback_below_the_minimum(world, component, shown, minimum, accepted):
         world.references, minimum_versions={component: MinimumVersion(minimum=minimum, source=world.source)}
     )
     appraisal = world.appraise(world.collect(root), references=references)
-    assert codes(appraisal) == ([] if accepted else [("version_below_minimum", component, None)])
+    assert codes(appraisal) == ([] if accepted else [("version_below_minimum", component, PLACES[component])])
     assert (appraisal.tier is Tier.AFFIRMING) is accepted
     assert accepted or component in appraisal.findings[0].message
 
@@ -425,7 +428,7 @@ def test_rollback_below_the_highest_ever_seen(world, component):
     assert world.appraise(highest_versions={component: shown}).findings == ()
     higher = (*shown[:-1], shown[-1] + 1)
     appraisal = world.appraise(highest_versions={component: higher})
-    assert codes(appraisal) == [("version_rolled_back", component, None)]
+    assert codes(appraisal) == [("version_rolled_back", component, PLACES[component])]
     assert appraisal.tier is Tier.CONTRAINDICATED
 
 

@@ -329,3 +329,91 @@ def test_the_worst_claim_decides(vector):
     said = [claims.tier_of_claim(claim) for claim in vector.values() if claim]
     worst = max(map(claims.rank_of_tier, said), default=claims.rank_of_tier(Tier.NONE))
     assert claims.rank_of_tier(claims.tier_of_vector(vector)) == worst
+
+
+@pytest.fixture(scope="module")
+def erot(world):
+    """Appraisal of a second root in the same device: its own chain, nonce and boot."""
+    nonce = bytes(range(64, 96))
+    return world.appraise(world.collect(world.boot("dpu-1", counter=3), nonce=nonce), nonce=nonce)
+
+
+def test_a_device_with_two_roots_is_one_result_with_two_submodules(world, appraisal, erot):
+    token = issue(world, appraisal, components={"erot": erot})
+    assert set(decode_part(token, 1)["submods"]) == {"dpu-0", "dpu-0/erot"}
+    result = verify(world, token)
+    part = result.components["erot"]
+    assert (part.ueid, part.boot_counter, part.nonce) == (erot.ueid, 3, erot.nonce)
+    assert (result.ueid, result.nonce, result.status) == (appraisal.ueid, appraisal.nonce, Tier.AFFIRMING)
+
+
+def test_the_status_on_top_is_the_worst_submodule(world, appraisal, erot):
+    sick = dataclasses.replace(erot, tier=Tier.CONTRAINDICATED, vector=dict(erot.vector) | {Dimension.EXECUTABLES: 96})
+    token = issue(world, appraisal, components={"erot": sick})
+    assert decode_part(token, 1)["ear_status"] == "contraindicated"
+    assert decode_part(token, 1)["submods"]["dpu-0"]["ear_status"] == "affirming"
+    with pytest.raises(EarError, match="contraindicated"):
+        verify(world, token)
+    assert verify(world, token, allowed_tiers=frozenset(Tier)).components["erot"].status is Tier.CONTRAINDICATED
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda body: body["submods"].update({"dpu-1/erot": body["submods"].pop("dpu-0/erot")}), "something else"),
+        (lambda body: body["submods"].update({"dpu-0/a/b": body["submods"].pop("dpu-0/erot")}), "something else"),
+        (lambda body: body["submods"].update({"dpu-0/": body["submods"].pop("dpu-0/erot")}), "something else"),
+        (lambda body: body["submods"].update({"dpu-1": body["submods"].pop("dpu-0/erot")}), "exactly one device"),
+        (lambda body: body["submods"].pop("dpu-0"), "exactly one device"),
+        (lambda body: body["submods"]["dpu-0/erot"].pop("eat_nonce"), "eat_nonce"),
+        (lambda body: body["submods"]["dpu-0/erot"].update(ear_status="warning"), "worst of its submodules"),
+        (
+            lambda body: body["submods"]["dpu-0/erot"]["ear_trustworthiness_vector"].update(executables=96),
+            "better status than its",
+        ),
+        (lambda body: body["submods"].update({"dpu-0/erot": ["JWT", "x"]}), "lacks"),
+        (lambda body: body["submods"].update({f"dpu-0/c{n}": body["submods"]["dpu-0/erot"] for n in range(9)}), "one"),
+    ],
+)
+def test_hostile_submodules(world, appraisal, erot, change, said):
+    body = decode_part(issue(world, appraisal, components={"erot": erot}), 1)
+    assert verify(world, sign(world, body)).components
+    change(body)
+    with pytest.raises(EarError, match=said):
+        verify(world, sign(world, body))
+
+
+def test_names_of_components_are_bounded(world, appraisal, erot):
+    for names in (["Erot"], ["a/b"], [""], [f"c{n}" for n in range(5)]):
+        with pytest.raises(ValueError, match="components"):
+            issue(world, appraisal, components=dict.fromkeys(names, erot))
+
+
+def test_the_drafts_own_example_is_of_another_profile(world, shared_vectors):
+    """Its signature is good, its names and its float `iat` are of 2023: read by nobody here."""
+    path = shared_vectors / "rats" / "ear_draft_jwt.json"
+    if not path.exists():
+        pytest.skip("ear_draft_jwt.json is not here")
+    vector = json.loads(path.read_text())
+    key = ECKey.import_key(vector["trusted_verifiers"]["keys"][0])
+    payload = jwt.decode(vector["ear_token"], key, algorithms=["ES256"]).claims
+    assert payload["eat_profile"] == "tag:github.com,2023:veraison/ear"
+    with pytest.raises(EarError, match="profile"):
+        verify(world, vector["ear_token"], key=key.public_key)
+
+
+def test_own_claims_are_those_of_the_vector(world, appraisal, shared_vectors):
+    """Everything that the draft-04 vector has, ours has under the same names and of the same types."""
+    path = shared_vectors / "rats" / "ear_own.json"
+    if not path.exists():
+        pytest.skip("ear_own.json is not here")
+    vector = json.loads(path.read_text())
+    key = ECKey.import_key(vector["public_pem"])
+    theirs = jwt.decode(vector["ear_jwt_draft04_names"], key, algorithms=["ES256"]).claims
+    assert theirs == vector["ear_claims_draft04"]
+    ours = decode_part(issue(world, appraisal), 1)
+    assert not set(theirs) - set(ours)
+    assert all(type(ours[name]) is type(value) for name, value in theirs.items())
+    (their_part,), (our_part,) = theirs["submods"].values(), ours["submods"].values()
+    assert not set(their_part) - set(our_part)
+    assert their_part["ear_trustworthiness_vector"] == our_part["ear_trustworthiness_vector"]

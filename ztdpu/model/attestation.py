@@ -52,3 +52,29 @@ class Finding:
     seen: str = ""
     source: str = ""
     """Document that expected it: `file:line:column`, or a certificate's subject."""
+
+
+class CheckResult(StrEnum):
+    """How one measurement stands against what was expected of it."""
+
+    EXPECTED = "as expected"
+    VULNERABLE = "known vulnerabilities"
+    UNEXPECTED = "unexpected"
+    MISSING = "missing"
+    UNJUDGED = "not judged"
+    """The device shows it and no reference value, minimum version or policy speaks of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One line of the table that an appraisal makes of all measurements, good ones too."""
+
+    place: str
+    """`2` for SPDM measurement index 2, `level 4` for the firmware identity of a certificate."""
+    component: str
+    dimension: Dimension
+    result: CheckResult
+    expected: tuple[str, ...] = ()
+    seen: str = ""
+    source: str = ""
+    """Document that expected it: `file:line:column`; empty for what is not judged."""

@@ -21,9 +21,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ztdpu.errors import CertificateError, EvidenceError
-from ztdpu.model.attestation import Dimension, Finding, Tier
+from ztdpu.model.attestation import Check, Dimension, Finding, Tier
 from ztdpu.trust import claims, judge
 from ztdpu.trust.chain import DeviceChain, verify_device_chain
+from ztdpu.trust.checks import make_checks
 from ztdpu.trust.firmware import compute_fwid
 from ztdpu.trust.profile import Profile, load_profile
 from ztdpu.trust.reference import AppraisalPolicy, ReferenceValues, Version
@@ -49,6 +50,8 @@ class Appraisal:
     """AR4SI claims; a device that is attested at boot reaches executables 3, never 2."""
     findings: tuple[Finding, ...]
     """All differences, in the order of the checks."""
+    checks: tuple[Check, ...] = ()
+    """Every measurement and firmware identity, good ones too."""
     nonce: bytes
     """Of the evidence."""
     device_id_spki: bytes
@@ -108,22 +111,10 @@ def appraise(
         *judge.judge_age(policy, now, collected_at),
         *judge.judge_measurements(evidence.blocks, profile, references, policy),
         *judge.judge_fwids(chain, references, policy),
-        *judge.judge_versions(measured.versions, references, highest_versions),
+        *judge.judge_versions(measured.versions, profile, references, highest_versions),
         *judge.judge_mode(measured, chain, policy),
     )
     vector = claims.make_vector(judge.base_vector(references, profile, measured), findings)
-    return _conclude(chain, nonce, policy, references, vector, findings, measured.versions)
-
-
-def _conclude(
-    chain: DeviceChain,
-    nonce: bytes,
-    policy: AppraisalPolicy,
-    references: ReferenceValues,
-    vector: Mapping[Dimension, int],
-    findings: tuple[Finding, ...],
-    versions: Mapping[str, Version],
-) -> Appraisal:
     return Appraisal(
         profile=chain.profile,
         policy=policy.name,
@@ -131,6 +122,7 @@ def _conclude(
         tier=claims.tier_of_vector(vector),
         vector=vector,
         findings=findings,
+        checks=make_checks(evidence.blocks, chain, profile, references, policy, findings),
         nonce=nonce,
         device_id_spki=chain.device_id_spki,
         device_id_sha256=chain.device_id_sha256,
@@ -140,7 +132,7 @@ def _conclude(
         boot_counter=chain.boot.counter,
         boot_nonce=chain.boot.nonce,
         fwids={fwid.level: fwid.digest.hex() for fwid in chain.fwids},
-        versions=versions,
+        versions=measured.versions,
     )
 
 

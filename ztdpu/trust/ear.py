@@ -6,7 +6,11 @@ be well formed, claims that it does not know are ignored (RFC 9711 section 7.2.1
 
     {eat_profile, iss, iat, exp, eat_nonce, ear_status, ear_verifier_id,
      submods: {DEVICE: {ear_status, ear_trustworthiness_vector, ear_appraisal_policy_ids, ueid, bootcount,
-                        ztdpu_binding_sha256, ztdpu_device_id_sha256}}}
+                        ztdpu_binding_sha256, ztdpu_device_id_sha256},
+               DEVICE/COMPONENT: {the same without a binding, and eat_nonce of its own}, ...}}
+
+A device with several roots of trust (a DPU and the external root beside it) is one device with a submodule for each;
+the status on top is never better than the worst of them.
 """
 
 from __future__ import annotations
@@ -14,9 +18,11 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -41,8 +47,25 @@ _DEVELOPER: Final = "https://ztdpu.dev"
 _DIGEST_OCTETS: Final = 32
 _UEID_OCTETS: Final = 33
 _TEXT_LIMIT: Final = 255
+COMPONENTS_LIMIT: Final = 4
+"""Most further roots of trust in one device."""
+_COMPONENT: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 _TIERS: Final = {tier.word: tier for tier in Tier}
 _LEASED: Final = frozenset({Tier.AFFIRMING, Tier.WARNING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentClaims:
+    """A further root of trust inside the same device, as verified."""
+
+    status: Tier
+    vector: Mapping[Dimension, int]
+    nonce: bytes
+    """Of this component's own evidence."""
+    policies: tuple[str, ...]
+    device_id_sha256: bytes
+    ueid: bytes
+    boot_counter: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +86,8 @@ class EarClaims:
     device_id_sha256: bytes
     ueid: bytes
     boot_counter: int
+    components: Mapping[str, ComponentClaims] = field(default_factory=dict)
+    """By name, without the device's: `erot`. Empty for a device with one root of trust."""
 
 
 def issue_ear(
@@ -74,8 +99,11 @@ def issue_ear(
     now: datetime,
     binding_sha256: bytes,
     ttl_s: int,
+    components: Mapping[str, Appraisal] = MappingProxyType({}),
 ) -> str:
     """Issue the result of an appraisal for one KeyBinding, `ttl_s` seconds long (at most 3600).
+
+    `components` are appraisals of further roots of trust in the same device, by name.
 
     Raises:
         ValueError: a key not on P-256, a time without zone, or an argument out of its bounds.
@@ -84,28 +112,35 @@ def issue_ear(
     _require_p256(key.public_key())
     if not 1 <= ttl_s <= EAR_LIFETIME_LIMIT_S or len(binding_sha256) != _DIGEST_OCTETS or not device:
         raise ValueError("an attestation result is for a named device and a binding, and lives 1 to 3600 s")
+    if len(components) > COMPONENTS_LIMIT or not all(map(_COMPONENT.fullmatch, components)):
+        raise ValueError(f"at most {COMPONENTS_LIMIT} components, each with a name of lower-case letters and digits")
     issued_at = _unix(now)
-    status = appraisal.tier.word
-    submodule = {
-        "ear_status": status,
-        "ear_trustworthiness_vector": {str(name): claim for name, claim in appraisal.vector.items()},
-        "ear_appraisal_policy_ids": [appraisal.policy],
-        "ueid": _encode(appraisal.ueid),
-        "bootcount": appraisal.boot_counter,
-        "ztdpu_binding_sha256": _encode(binding_sha256),
-        "ztdpu_device_id_sha256": _encode(appraisal.device_id_sha256),
-    }
+    tiers = [appraisal.tier, *(one.tier for one in components.values())]
+    submods = {device: _submodule(appraisal) | {"ztdpu_binding_sha256": _encode(binding_sha256)}}
+    for name, one in components.items():
+        submods[f"{device}/{name}"] = _submodule(one) | {"eat_nonce": _encode(one.nonce)}
     payload = {
         "eat_profile": EAR_PROFILE,
         "iss": issuer,
         "iat": issued_at,
         "exp": issued_at + ttl_s,
         "eat_nonce": _encode(appraisal.nonce),
-        "ear_status": status,
+        "ear_status": max(tiers, key=claims.rank_of_tier).word,
         "ear_verifier_id": {"developer": _DEVELOPER, "build": f"ztdpu {ztdpu.__version__}"},
-        "submods": {device: submodule},
+        "submods": submods,
     }
     return jwt.encode(dict(_HEADER), payload, ECKey.import_key(key), algorithms=[_ALGORITHM])
+
+
+def _submodule(appraisal: Appraisal) -> dict[str, Any]:
+    return {
+        "ear_status": appraisal.tier.word,
+        "ear_trustworthiness_vector": {str(name): claim for name, claim in appraisal.vector.items()},
+        "ear_appraisal_policy_ids": [appraisal.policy],
+        "ueid": _encode(appraisal.ueid),
+        "bootcount": appraisal.boot_counter,
+        "ztdpu_device_id_sha256": _encode(appraisal.device_id_sha256),
+    }
 
 
 def verify_ear(
@@ -155,35 +190,69 @@ def _open(token: str, key: ec.EllipticCurvePublicKey) -> dict[str, Any]:
 
 
 def _read(payload: dict[str, Any]) -> EarClaims:
-    submods = payload.get("submods")
-    if not isinstance(submods, dict) or len(submods) != 1:
-        raise EarError("attestation result is not about exactly one device")
-    ((device, submodule),) = submods.items()
-    verifier = payload.get("ear_verifier_id")
-    if not isinstance(submodule, dict) or not isinstance(verifier, dict):
-        raise EarError("attestation result lacks its verifier or its appraisal")
+    submods, verifier = payload.get("submods"), payload.get("ear_verifier_id")
+    if not isinstance(submods, dict) or not isinstance(verifier, dict):
+        raise EarError("attestation result lacks its verifier or its appraisals")
     for name in ("developer", "build"):
         _text(verifier, name)
-    vector = _vector(submodule.get("ear_trustworthiness_vector"))
-    status = _status(submodule)
+    devices = [name for name in submods if "/" not in name]
+    if len(devices) != 1 or len(submods) > COMPONENTS_LIMIT + 1:
+        raise EarError("attestation result is not about exactly one device")
+    device, nonce = devices[0], _octets(payload, "eat_nonce", _DIGEST_OCTETS)
+    own = _read_submodule(submods[device], nonce)
+    components = {
+        _component_name(name, device): _read_submodule(one, _octets(one, "eat_nonce", _DIGEST_OCTETS))
+        for name, one in submods.items()
+        if name != device and _require_object(one)
+    }
     overall = _status(payload)
-    worst = claims.rank_of_tier(claims.tier_of_vector(vector))
-    if claims.rank_of_tier(status) < worst or claims.rank_of_tier(overall) < claims.rank_of_tier(status):
-        raise EarError("attestation result claims a better status than its trustworthiness vector")
+    worst = max(claims.rank_of_tier(one.status) for one in (own, *components.values()))
+    if claims.rank_of_tier(overall) < worst:
+        raise EarError("attestation result claims a better status than the worst of its submodules")
     return EarClaims(
         device=device,
         issuer=_text(payload, "iss"),
         status=overall,
-        vector=vector,
+        vector=own.vector,
         issued_at=_time(payload, "iat"),
         expires_at=_time(payload, "exp"),
-        nonce=_octets(payload, "eat_nonce", _DIGEST_OCTETS),
-        policies=_texts(submodule, "ear_appraisal_policy_ids"),
-        binding_sha256=_octets(submodule, "ztdpu_binding_sha256", _DIGEST_OCTETS),
-        device_id_sha256=_octets(submodule, "ztdpu_device_id_sha256", _DIGEST_OCTETS),
-        ueid=_octets(submodule, "ueid", _UEID_OCTETS),
-        boot_counter=_number(submodule, "bootcount"),
+        nonce=nonce,
+        policies=own.policies,
+        binding_sha256=_octets(submods[device], "ztdpu_binding_sha256", _DIGEST_OCTETS),
+        device_id_sha256=own.device_id_sha256,
+        ueid=own.ueid,
+        boot_counter=own.boot_counter,
+        components=components,
     )
+
+
+def _read_submodule(part: Any, nonce: bytes) -> ComponentClaims:
+    _require_object(part)
+    vector, status = _vector(part.get("ear_trustworthiness_vector")), _status(part)
+    if claims.rank_of_tier(status) < claims.rank_of_tier(claims.tier_of_vector(vector)):
+        raise EarError("attestation result claims a better status than its trustworthiness vector")
+    return ComponentClaims(
+        status=status,
+        vector=vector,
+        nonce=nonce,
+        policies=_texts(part, "ear_appraisal_policy_ids"),
+        device_id_sha256=_octets(part, "ztdpu_device_id_sha256", _DIGEST_OCTETS),
+        ueid=_octets(part, "ueid", _UEID_OCTETS),
+        boot_counter=_number(part, "bootcount"),
+    )
+
+
+def _require_object(part: Any) -> bool:
+    if not isinstance(part, dict):
+        raise EarError("attestation result lacks its verifier or its appraisal")
+    return True
+
+
+def _component_name(name: str, device: str) -> str:
+    owner, _, component = name.partition("/")
+    if owner != device or not _COMPONENT.fullmatch(component):
+        raise EarError("attestation result has a submodule of something else than its device")
+    return component
 
 
 def _check_times(result: EarClaims, now: datetime) -> None:

@@ -60,6 +60,7 @@ class Measured:
     """None: the device shows no device-mode block."""
     debug: DebugState | None
     mode_index: int | None
+    """Of the profile, shown or not."""
 
 
 def read_measured(blocks: Sequence[MeasurementBlock], profile: Profile) -> Measured:
@@ -67,7 +68,7 @@ def read_measured(blocks: Sequence[MeasurementBlock], profile: Profile) -> Measu
     versions: dict[str, Version] = {}
     mode: OperationalMode | None = None
     debug: DebugState | None = None
-    mode_index: int | None = None
+    mode_index = next((spec.index for spec in profile.measurements if spec.kind is MeasurementKind.DEVICE_MODE), None)
     for block in blocks:
         spec = profile.measurement(block.index)
         if spec is None:
@@ -78,7 +79,6 @@ def read_measured(blocks: Sequence[MeasurementBlock], profile: Profile) -> Measu
             versions[spec.component] = (int.from_bytes(block.value, "little"),)
         elif spec.kind is MeasurementKind.DEVICE_MODE:
             mode, debug = read_device_mode(block.value)
-            mode_index = block.index
     return Measured(versions=versions, mode=mode, debug=debug, mode_index=mode_index)
 
 
@@ -93,7 +93,7 @@ def read_device_mode(value: bytes) -> tuple[OperationalMode, DebugState]:
 
 def base_vector(references: ReferenceValues, profile: Profile, measured: Measured) -> dict[Dimension, int]:
     """Give the claims of a device without findings: what was really looked at, and no more."""
-    judged = {_dimension(profile, index) for index in references.measurements}
+    judged = {dimension_of(profile, index) for index in references.measurements}
     vector = {Dimension.INSTANCE_IDENTITY: IDENTITY_KNOWN, Dimension.HARDWARE: HARDWARE_GENUINE}
     if Dimension.EXECUTABLES in judged or references.fwids:
         vector[Dimension.EXECUTABLES] = EXECUTABLES_APPROVED_AT_BOOT
@@ -129,14 +129,14 @@ def judge_measurements(
     values = {block.index: block for block in blocks}
     for index, allowed in sorted(references.measurements.items()):
         block = values.get(index)
-        dimension = _dimension(profile, index, block)
+        dimension = dimension_of(profile, index, block)
         bad_claim = policy.unrecognized_executables if dimension is Dimension.EXECUTABLES else CONTRAINDICATED
         if block is None:
             yield _difference(allowed, "measurement_missing", dimension, bad_claim, seen="", index=index)
         else:
             yield from _judge_digest(allowed, "measurement", dimension, bad_claim, seen=block.value.hex(), index=index)
     if not references.fwids and all(
-        _dimension(profile, index) is not Dimension.EXECUTABLES for index in references.measurements
+        dimension_of(profile, index) is not Dimension.EXECUTABLES for index in references.measurements
     ):
         yield Finding(
             code="no_reference_values",
@@ -160,12 +160,16 @@ def judge_fwids(chain: DeviceChain, references: ReferenceValues, policy: Apprais
 
 
 def judge_versions(
-    versions: Mapping[str, Version], references: ReferenceValues, highest_versions: Mapping[str, Version]
+    versions: Mapping[str, Version],
+    profile: Profile,
+    references: ReferenceValues,
+    highest_versions: Mapping[str, Version],
 ) -> Iterator[Finding]:
     """Refuse rollback: below the policy's minimum, or below the highest ever accepted from this device."""
     for component, minimum in sorted(references.minimum_versions.items()):
         yield from _judge_version(
             component,
+            _index_of(component, profile),
             versions.get(component),
             minimum.minimum,
             code="version_below_minimum",
@@ -175,6 +179,7 @@ def judge_versions(
     for component, highest in sorted(highest_versions.items()):
         yield from _judge_version(
             component,
+            _index_of(component, profile),
             versions.get(component),
             highest,
             code="version_rolled_back",
@@ -192,7 +197,7 @@ def judge_mode(measured: Measured, chain: DeviceChain, policy: AppraisalPolicy) 
     if measured.mode is None or measured.debug is None:
         yield _mode_finding(
             "device_mode_missing", CONFIGURATION_UNAVAILABLE, "the device does not say in which mode it is",
-            (), "", source, None,
+            (), "", source, measured.mode_index,
         )  # fmt: skip
         return
     if measured.mode not in policy.allowed_modes:
@@ -214,7 +219,8 @@ def judge_mode(measured: Measured, chain: DeviceChain, policy: AppraisalPolicy) 
         )
 
 
-def _dimension(profile: Profile, index: int, block: MeasurementBlock | None = None) -> Dimension:
+def dimension_of(profile: Profile, index: int, block: MeasurementBlock | None = None) -> Dimension:
+    """The AR4SI claim that a measurement speaks for; of an unknown index its own type tells."""
     spec = profile.measurement(index)
     if spec is not None:
         executable = spec.kind in {MeasurementKind.FIRMWARE, MeasurementKind.VERSION, MeasurementKind.SVN}
@@ -272,8 +278,13 @@ def _difference(
     )
 
 
+def _index_of(component: str, profile: Profile) -> int | None:
+    spec = profile.component(component)
+    return None if spec is None else spec.index
+
+
 def _judge_version(
-    component: str, seen: Version | None, lowest: Version, *, code: str, why: str, source: str
+    component: str, index: int | None, seen: Version | None, lowest: Version, *, code: str, why: str, source: str
 ) -> Iterator[Finding]:
     if seen is not None:
         width = max(len(seen), len(lowest))
@@ -289,6 +300,7 @@ def _judge_version(
         dimension=Dimension.EXECUTABLES,
         claim=CONTRAINDICATED,
         message=f"{below} {format_version(lowest)}, {why}",
+        index=index,
         component=component,
         expected=(f">= {format_version(lowest)}",),
         seen=format_version(seen) if seen is not None else "",
