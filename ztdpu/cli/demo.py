@@ -11,7 +11,9 @@ import typer
 
 from ztdpu.cli.board import Board, one_reason_a_row
 from ztdpu.cli.dump import print_side_by_side
+from ztdpu.cli.lab import FabricOption
 from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
+from ztdpu.lab.fabric import FabricChoice
 from ztdpu.lab.layout import lab_command
 from ztdpu.lab.scorecard import LONGEST_REVOCATION_MS
 
@@ -31,14 +33,19 @@ def demo(
     output: FormatOption = Format.TABLE,
     state: Annotated[Path, typer.Option("--state", help="Directory of the demo's lab.")] = DEMO_STATE,
     prefix: Annotated[str, typer.Option(help="First part of the namespaces' names.")] = DEMO_PREFIX,
+    fabric: FabricOption = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the lab up at the end.")] = False,
 ) -> None:
     """Build a lab, train two tenants, attack it, revoke a device under traffic; everything is counted."""
+    from ztdpu.lab.fabric import choose_fabric
     from ztdpu.lab.interruption import Interruption
 
+    choice = choose_fabric(fabric)
+    if output is Format.TABLE:
+        print(choice.sentence, file=sys.stderr)
     with Interruption() as interruption:
         try:
-            held = _run(interruption, output=output, state=state.absolute(), prefix=prefix, keep=keep)
+            held = _run(interruption, choice, output=output, state=state.absolute(), prefix=prefix, keep=keep)
         except KeyboardInterrupt:
             held = False
         if interruption.number:
@@ -48,14 +55,20 @@ def demo(
         raise typer.Exit(1)
 
 
-def _run(interruption: Any, *, output: Format, state: Path, prefix: str, keep: bool) -> bool:
+def _run(interruption: Any, choice: FabricChoice, *, output: Format, state: Path, prefix: str, keep: bool) -> bool:
     from ztdpu.lab.cluster import require_root
     from ztdpu.lab.demo import Demo
 
     require_root()
     with Board() as board:
         run = Demo(
-            state=state, prefix=prefix, report=board.show, progress=board.progress, interruption=interruption, keep=keep
+            choice=choice,
+            state=state,
+            prefix=prefix,
+            report=board.show,
+            progress=board.progress,
+            interruption=interruption,
+            keep=keep,
         )
         result = run.run()
     if interruption.number:

@@ -13,11 +13,16 @@ import typer
 from typer.core import TyperCommand
 
 from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
+from ztdpu.lab.fabric import Fabric
 from ztdpu.lab.layout import DEFAULT_MTU_OCTETS, DEFAULT_PREFIX, DEFAULT_STATE, lab_command, real_path
 
 app = typer.Typer(no_args_is_help=True, help="An emulated cluster on this machine.")
 
 StateOption = Annotated[Path, typer.Option("--state", envvar="ZTDPU_STATE", help="Directory of the lab.")]
+FabricOption = Annotated[
+    Fabric | None,
+    typer.Option("--fabric", envvar="ZTDPU_FABRIC", help="What the lab is made of; default: the best that works here."),
+]
 _UNKNOWN: Final = "?"
 
 
@@ -33,6 +38,7 @@ def up(
     prefix: Annotated[str, typer.Option(help="First part of the namespaces' names.")] = DEFAULT_PREFIX,
     interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two attestations.")] = 10,
     lease: Annotated[float, typer.Option(min=2, help="Seconds that a lease lasts.")] = 60,
+    fabric: FabricOption = None,
     replace: Annotated[bool, typer.Option("--replace", help="Take a lab that is there down first.")] = False,
     stranger: Annotated[
         list[str] | None, typer.Option(hidden=True, help="A device without endpoint and agent.")
@@ -40,6 +46,7 @@ def up(
 ) -> None:
     """Build a cluster and return when every device is attested and ready."""
     from ztdpu.lab.cluster import start_lab
+    from ztdpu.lab.fabric import choose_fabric
     from ztdpu.lab.interruption import Interruption
     from ztdpu.lab.takedown import say_on_stderr, stop_lab
 
@@ -48,11 +55,14 @@ def up(
     def progress(words: str) -> None:
         say_on_stderr(f"{time.monotonic() - start:6.2f} s  {words}")
 
+    choice = choose_fabric(fabric)
+    progress(choice.sentence)
     record = None
     with Interruption() as interruption:
         with suppress(KeyboardInterrupt):
             record = start_lab(
                 state=state,
+                fabric=choice.fabric,
                 prefix=prefix,
                 mtu_octets=mtu,
                 policy=policy,

@@ -22,12 +22,11 @@ from ztdpu.errors import MachineError, StateError, UsageError
 from ztdpu.lab import marks, netns, processes
 from ztdpu.lab.documents import EXAMPLE_POLICIES, plan_lab
 from ztdpu.lab.enter import base_environment
+from ztdpu.lab.fabric import ISOLATION, Fabric, has_uids
 from ztdpu.lab.isolate import Inhabitant, make_inhabitant, set_sysctls
 from ztdpu.lab.layout import (
     DEFAULT_MTU_OCTETS,
     DEFAULT_PREFIX,
-    FIRST_UID,
-    LAST_UID,
     PLACES,
     TRUST_DOMAIN,
     LabPaths,
@@ -62,6 +61,7 @@ def silent(_: str) -> None:
 def start_lab(
     *,
     state: Path,
+    fabric: Fabric = Fabric.NETNS,
     prefix: str = DEFAULT_PREFIX,
     mtu_octets: int = DEFAULT_MTU_OCTETS,
     policy: Path | None = None,
@@ -78,6 +78,8 @@ def start_lab(
     that is there is taken down first. Raises UsageError, PolicyRefusedError, StateError (a lab is up), MachineError
     (something did not start: says what, and shows the end of its log); nothing is left behind then.
     """
+    if fabric is not Fabric.NETNS:
+        raise MachineError(f"no lab is built here on the {fabric} fabric", remedy="sudo ztdpu lab up")
     require_root()
     state = real_path(state)
     with locked(state):
@@ -96,7 +98,7 @@ def start_lab(
             )
             check_socket_paths(plan)
             _refuse_foreign_names(plan)
-            record = LabRecord(plan=plan, strangers=tuple(strangers))
+            record = LabRecord(plan=plan, fabric=fabric, isolation=ISOLATION[fabric], strangers=tuple(strangers))
             record.write()
             progress("manufacturing devices")
             _prepare(plan, interval_s=interval_s, lease_s=lease_s)
@@ -167,12 +169,6 @@ def require_root() -> None:
             "this root may not give out uid ranges (it is root of a user namespace)",
             remedy="run it as root of the host",
         )
-
-
-def has_uids(uid_map: str) -> bool:
-    """Tell whether a uid_map covers all uids that labs hand out."""
-    ranges = [(int(inside), int(count)) for inside, _, count in (line.split() for line in uid_map.splitlines())]
-    return any(first <= FIRST_UID and first + count > LAST_UID for first, count in ranges)
 
 
 def _claim(state: Path) -> None:

@@ -26,6 +26,7 @@ from typing import Any, Final
 from ztdpu.errors import MachineError, StateError, ZtdpuError
 from ztdpu.lab.campaign import NEED_A_SPARE, Apart, Campaign, choose_cast
 from ztdpu.lab.crew import Crew, Hand
+from ztdpu.lab.fabric import FabricChoice
 from ztdpu.lab.interruption import Interruption
 from ztdpu.lab.layout import UNDERLAY_OVERHEAD_OCTETS, LabPlan, family
 from ztdpu.lab.record import read_record, require_record
@@ -94,6 +95,7 @@ class Demo:
     def __init__(
         self,
         *,
+        choice: FabricChoice,
         state: Path,
         prefix: str,
         report: Report,
@@ -105,7 +107,7 @@ class Demo:
         self.state = state
         self.postcard: Postcard | None = None
         self._progress = progress
-        self.score = Scorecard()
+        self.score = Scorecard(fabric=choice.fabric, isolation=choice.isolation)
         self._prefix = prefix
         self._report = report
         self._interruption = interruption
@@ -124,7 +126,7 @@ class Demo:
         atexit.register(self._clean)  # before the lab is built: also what escapes between two lines is cleaned up
         try:
             with self._step("lab up"):
-                self._lab("up", "--prefix", self._prefix, "--stranger", STRANGER)
+                self._lab("up", "--fabric", self.score.fabric, "--prefix", self._prefix, "--stranger", STRANGER)
                 plan = require_record(self.state).plan
             self._show(plan)
         except ZtdpuError:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ztdpu.errors import StateError
+from ztdpu.lab.fabric import Fabric, Isolation
 from ztdpu.lab.layout import LabPaths, LabPlan, decode_plan, encode_plan, lab_command, real_path
 from ztdpu.lab.processes import Process, is_alive
 
@@ -21,6 +22,8 @@ class LabRecord:
     """What `lab up` knows so far."""
 
     plan: LabPlan
+    fabric: Fabric = Fabric.NETNS
+    isolation: Isolation = Isolation.FULL
     complete: bool = False
     """All devices were attested and ready once."""
     strangers: tuple[str, ...] = ()
@@ -33,6 +36,8 @@ class LabRecord:
         path = self.plan.paths.record
         document = {
             "plan": encode_plan(self.plan),
+            "fabric": str(self.fabric),
+            "isolation": str(self.isolation),
             "complete": self.complete,
             "strangers": list(self.strangers),
             "processes": {name: [process.pid, process.start_ticks] for name, process in self.processes.items()},
@@ -73,6 +78,8 @@ def read_record(state: Path) -> LabRecord | None:
             return None
         record = LabRecord(
             plan=decode_plan(document["plan"]),
+            fabric=Fabric(document.get("fabric", Fabric.NETNS)),
+            isolation=Isolation(document.get("isolation", Isolation.FULL)),
             complete=bool(document.get("complete")),
             strangers=tuple(document.get("strangers", ())),
             processes={name: Process(int(pid), int(start)) for name, (pid, start) in document["processes"].items()},

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ztdpu.lab.status import FABRIC, ISOLATION
+from ztdpu.lab.fabric import Fabric, Isolation
 from ztdpu.model.device import DeviceStatus
 
 LEAST_ACCURACY: Final = 0.9
@@ -27,6 +27,8 @@ _ATTACK_KEYS: Final = ("name", "expected", "reason", "attempts", "seen", "delive
 class Scorecard:
     """Result so far; `faults` say in words why it is not good enough. Each `note_` returns a line for people."""
 
+    fabric: Fabric = Fabric.NETNS
+    isolation: Isolation = Isolation.FULL
     devices: list[dict[str, Any]] = field(default_factory=list)
     tenants: dict[str, dict[str, Any]] = field(default_factory=dict)
     attacks: list[dict[str, Any]] = field(default_factory=list)
@@ -39,8 +41,8 @@ class Scorecard:
         return {
             "ok": not self.faults,
             "seconds": round(seconds, 1),
-            "fabric": FABRIC,
-            "isolation": ISOLATION,
+            "fabric": str(self.fabric),
+            "isolation": str(self.isolation),
             "devices": self.devices,
             "tenants": self.tenants,
             "attacks": self.attacks,

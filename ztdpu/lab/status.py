@@ -6,7 +6,7 @@ Called by `ztdpu lab status` and the demo. What only control knows is None when 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from ztdpu.errors import ZtdpuError
 from ztdpu.lab.layout import lab_command
@@ -14,9 +14,6 @@ from ztdpu.lab.record import LabRecord
 from ztdpu.lab.roles import ROLES, find_roles, with_found_services
 from ztdpu.model.device import DeviceStatus
 
-ISOLATION: Final = "full"
-"""Every device and endpoint has user, network, mount and pid namespaces and a uid range of its own."""
-FABRIC: Final = "netns"
 Document = dict[str, Any]
 
 
@@ -60,8 +57,8 @@ def describe_lab(record: LabRecord) -> Document:
     document = {
         "state": plan.state,
         "prefix": plan.prefix,
-        "isolation": ISOLATION,
-        "fabric": FABRIC,
+        "isolation": str(record.isolation),
+        "fabric": str(record.fabric),
         "mtu_octets": plan.mtu_octets,
         "policy": plan.policy,
         "ready": bool(devices) and all(ready.values()) and len(alive) == len(record.processes),
