@@ -243,3 +243,33 @@ class EpochKeyError(RefusedError):
     """Sealed epoch keys do not open with this key and context, or are malformed."""
 
     code = "epoch-key"
+
+
+class CommitError(RefusedError):
+    """A commit of the policy repository does not count; the last accepted one stays in force."""
+
+    code = "commit"
+
+
+class CommitSignatureError(CommitError):
+    """A commit is not signed, or not by a key that counts."""
+
+    code = "commit-signature"
+
+
+class CommitOwnerError(CommitError):
+    """A commit's signer does not own a path that it changes, or a file speaks for another tenant."""
+
+    code = "commit-owner"
+
+
+class CommitHistoryError(CommitError):
+    """A commit does not go forward from the last accepted one."""
+
+    code = "commit-history"
+
+
+class CommitContentError(CommitError):
+    """A commit holds what is not read (a link, a submodule, something too large), or is malformed."""
+
+    code = "commit-content"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
@@ -23,6 +23,8 @@ from ztdpu.policy.yaml import SIZE_LIMIT_OCTETS, Path, Placed, parse, parse_noti
 
 FILE_LIMIT = 2_000
 """Most YAML files in one policy directory."""
+OWNERS_FILE = "owners.yaml"
+"""At the root; says who may change what, and is no policy document (`policy.git.owners`)."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -30,7 +32,8 @@ Model = TypeVar("Model", bound=BaseModel)
 def load_directory(directory: str | os.PathLike[str]) -> Cluster:
     """Return the cluster that the YAML files under `directory` describe.
 
-    Files end in .yaml or .yml; hidden files and folders are passed over; symbolic links are refused.
+    Files end in .yaml or .yml; hidden files and folders, and `owners.yaml` at the root, are passed over; symbolic links
+    are refused.
     Raises PolicyRefusedError with every fault found, each at its `file:line:column`; PolicyPathError when there is no
     such directory, or no document in it: an empty directory is a wrong path far more often than an empty cluster.
     """
@@ -40,9 +43,38 @@ def load_directory(directory: str | os.PathLike[str]) -> Cluster:
     entries: list[Entry] = []
     paths = list(_policy_files(root, faults))
     empty = [str(path) for path in paths if not _read_file(path, entries, faults)]
+    return _finish(str(root), entries, empty, faults)
+
+
+def load_files(files: Mapping[str, bytes], *, origin: str) -> Cluster:
+    """The same from files that are in memory: path below the root -> content. `origin` names them all, for messages."""
+    faults: list[PolicyError] = []
+    entries: list[Entry] = []
+    empty = []
+    for path, content in sorted(files.items()):
+        if not is_policy_path(path):
+            continue
+        try:
+            text = _decode(content, path)
+        except PolicyError as error:
+            faults.append(error)
+            continue
+        if not _read_documents(text, path, entries, faults):
+            empty.append(path)
+    return _finish(origin, entries, empty, faults)
+
+
+def is_policy_path(path: str) -> bool:
+    """Whether a file at this path below the root holds policy: .yaml or .yml, not hidden, not `owners.yaml`."""
+    if path == OWNERS_FILE or any(part.startswith(".") for part in path.split("/")):
+        return False
+    return path.endswith((".yaml", ".yml"))
+
+
+def _finish(origin: str, entries: list[Entry], empty: list[str], faults: list[PolicyError]) -> Cluster:
     if not entries and not faults:
         raise PolicyPathError(
-            f"no policy documents in {root}", remedy="policy files end in .yaml or .yml; `policies/` has examples"
+            f"no policy documents in {origin}", remedy="policy files end in .yaml or .yml; `policies/` has examples"
         )
     # Names are resolved only once every file reads well: a broken Device would make each of its endpoints a fault too.
     cluster = Cluster() if faults else build_cluster(entries, faults)
@@ -96,7 +128,7 @@ def _policy_files(root: FilePath, faults: list[PolicyError]) -> Iterator[FilePat
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in [*sorted(files), *folders]:
             path = FilePath(folder) / name
-            is_policy = path.suffix in (".yaml", ".yml") and not name.startswith(".")
+            is_policy = is_policy_path(path.relative_to(root).as_posix())
             if path.is_symlink() and (is_policy or name in folders):
                 faults.append(PolicyError("symbolic links are refused", where=Location(file=str(path), line=0)))
             elif name in files and is_policy:
@@ -116,17 +148,30 @@ def _read_text(path: FilePath) -> str:
         raise PolicyError(
             f"cannot be read: {error.strerror}", remedy="check path and permissions", where=where
         ) from None
+    return _decode(raw, str(path))
+
+
+def _decode(raw: bytes, file: str) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise PolicyError("not UTF-8 text", where=Location(file=str(path), line=line)) from None
+        raise PolicyError("not UTF-8 text", where=Location(file=file, line=line)) from None
 
 
 def _read_file(path: FilePath, entries: list[Entry], faults: list[PolicyError]) -> bool:
     """Add the file's documents and faults. False: there is nothing in it."""
     try:
-        documents = parse_noting(_read_text(path), file=str(path), faults=faults)
+        text = _read_text(path)
+    except PolicyError as error:
+        faults.append(error)
+        return True
+    return _read_documents(text, str(path), entries, faults)
+
+
+def _read_documents(text: str, file: str, entries: list[Entry], faults: list[PolicyError]) -> bool:
+    try:
+        documents = parse_noting(text, file=file, faults=faults)
     except PolicyError as error:
         faults.append(error)
         return True

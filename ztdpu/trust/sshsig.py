@@ -1,7 +1,7 @@
-"""SSHSIG, the signature format of `ssh-keygen -Y` (OpenSSH PROTOCOL.sshsig), with Ed25519 keys and SHA-512 only.
+"""SSHSIG, the signature format of `ssh-keygen -Y` and of git (OpenSSH PROTOCOL.sshsig), with SHA-512 only.
 
-Operators sign the roster with the tools they have; `roster` verifies it here without starting a program. Which keys
-are believed is the caller's affair.
+Operators sign the roster with the tools they have (Ed25519), authors of policy their commits (what `ssh_key` reads);
+`roster` and `policy.git` verify it here without starting a program. Which keys are believed is the caller's affair.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import base64
 import binascii
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from ztdpu.errors import ConfigurationError, Location, RefusedError
+from ztdpu.trust.ssh_key import SshKey, parse_blob
 
 ARMOUR_LIMIT_OCTETS: Final = 4096
 _BEGIN: Final = "-----BEGIN SSH SIGNATURE-----"
@@ -64,23 +65,46 @@ def verify(
         refusal: malformed armour, another namespace, hash or algorithm, a key not among `keys`, or a bad signature.
 
     """
+    known = {_encode_key(key): key for key in keys}
+    blob, inner = _open(signature, namespace, refusal)
+    signer = known.get(blob)
+    if signer is None:
+        raise refusal("signature is by a key that is not among the operators'")
+    parse_blob(blob, refusal=refusal).verify(_signed_octets(message, namespace), inner, refusal=refusal)
+    return signer
+
+
+def verify_by_any(
+    message: bytes, signature: str, keys: Collection[SshKey], *, namespace: str, refusal: type[RefusedError]
+) -> SshKey:
+    """Verify an armoured signature by a key of any type that `ssh_key` reads, and give the one that made it.
+
+    Raises:
+        refusal: as for `verify`.
+
+    """
+    blob, inner = _open(signature, namespace, refusal)
+    signer = next((key for key in keys if key.blob == blob), None)
+    if signer is None:
+        raise refusal("signature is by a key that is not allowed")
+    signer.verify(_signed_octets(message, namespace), inner, refusal=refusal)
+    return signer
+
+
+def name_signer(signature: str, *, namespace: str, refusal: type[RefusedError]) -> SshKey:
+    """The key that a signature says it is by. Nothing is verified: for messages to people only."""
+    return parse_blob(_open(signature, namespace, refusal)[0], refusal=refusal)
+
+
+def _open(signature: str, namespace: str, refusal: type[RefusedError]) -> tuple[bytes, bytes]:
+    """(public key, signature proper) of armour that was made for the namespace, with SHA-512."""
     blob = _open_armour(signature, refusal)
     public_key, made_for, reserved, hash_name, inner = _fields(blob[len(_MAGIC) + 4 :], _FIELDS, refusal)
     if made_for != namespace.encode():
         raise refusal("signature was made for another namespace")
     if reserved or hash_name != _HASH:
         raise refusal("signature uses a reserved field or a hash other than SHA-512")
-    signer = next((key for key in keys if _encode_key(key) == public_key), None)
-    if signer is None:
-        raise refusal("signature is by a key that is not among the operators'")
-    key_type, raw = _fields(inner, 2, refusal)
-    if key_type != _KEY_TYPE:
-        raise refusal("signature is not by Ed25519")
-    try:
-        signer.verify(raw, _signed_octets(message, namespace))
-    except InvalidSignature as error:
-        raise refusal("signature does not match the message") from error
-    return signer
+    return public_key, inner
 
 
 def parse_public_keys(text: str, *, file: str) -> tuple[Ed25519PublicKey, ...]:
