@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 from typing import Any, Self
 
@@ -11,7 +12,7 @@ import pytest
 from ztdpu.cli import attestation
 from ztdpu.cli.output import Format
 from ztdpu.model.administration import AttestationReport
-from ztdpu.model.attestation import Dimension, Finding
+from ztdpu.model.attestation import Check, CheckResult, Dimension, Finding
 
 FINDING = Finding(
     code="measurement_unexpected",
@@ -57,6 +58,9 @@ class Client:
     def get_attestation(self, _name: str) -> AttestationReport:
         return self._answer
 
+    def export_attestation(self, _name: str) -> bytes:
+        return b"sealed"
+
 
 @pytest.fixture
 def answer_with(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -88,5 +92,24 @@ def test_json_has_vector_and_evidence(answer_with: Any, capsys: Any) -> None:
 
 def test_export_writes_the_octets(answer_with: Any, tmp_path: Any) -> None:
     answer_with(report())
-    attestation.export("dpu-0", tmp_path / "evidence.cbor")
-    assert (tmp_path / "evidence.cbor").read_bytes() == b"evidence"
+    attestation.export("dpu-0", tmp_path / "dpu-0.evidence")
+    assert (tmp_path / "dpu-0.evidence").read_bytes() == b"sealed"
+
+
+def test_table_shows_short_digests_and_wide_all_of_them(answer_with: Any, capsys: Any) -> None:
+    check = Check(
+        place="3",
+        component="nic-firmware",
+        dimension=Dimension.EXECUTABLES,
+        result=CheckResult.UNEXPECTED,
+        expected=("a" * 128,),
+        seen="b" * 128,
+        source="reference.yaml:3:5",
+    )
+    answer_with(dataclasses.replace(report(FINDING), checks=(check,)))
+    attestation.show("dpu-0")
+    shown = capsys.readouterr().out
+    assert "b" * 12 + "…" in shown
+    assert "b" * 13 not in shown
+    attestation.show("dpu-0", output=Format.WIDE)
+    assert "b" * 128 in capsys.readouterr().out

@@ -1,68 +1,207 @@
-"""`ztdpu attestation`: what control found out about a device."""
+"""`ztdpu attestation`: what control found out about a device, and the same from a file without control."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
 import json
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ztdpu.cli.connection import ServerOption, as_time, connect
+from ztdpu.cli.connection import ServerOption, as_age, as_time, connect
 from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
 
 if TYPE_CHECKING:
-    from ztdpu.model.administration import AttestationReport
+    from collections.abc import Iterable, Mapping, Sequence
 
-app = typer.Typer(help="What control found out about a device.", no_args_is_help=True)
+    from ztdpu.model.administration import AttestationReport
+    from ztdpu.model.attestation import Check, Finding
+    from ztdpu.policy.verify_evidence import Verification
+
+app = typer.Typer(help="What control found out about a device; evidence files.", no_args_is_help=True)
+
+DIGEST_SHOWN: Final = 12
+"""Hexadecimal digits of a digest that a table shows; wide, json and yaml show all."""
+COLUMNS: Final = ("place", "component", "result", "seen", "expected", "source")
+
+NameArgument = Annotated[str, typer.Argument(help="Name of the device.")]
 
 
 @app.callback()
 def _app() -> None:
-    """What control found out about a device."""
+    """What control found out about a device; evidence files."""
 
 
 @app.command()
-def show(
-    name: Annotated[str, typer.Argument(help="Name of the device.")],
-    server: ServerOption = None,
-    output: FormatOption = Format.TABLE,
-) -> None:
-    """Show the last appraisal: tier, trustworthiness vector, every finding with what was expected and seen."""
+def show(name: NameArgument, server: ServerOption = None, output: FormatOption = Format.TABLE) -> None:
+    """Show the last appraisal: verdict, trustworthiness vector, every measurement with what was expected and seen."""
     with connect(server) as client:
         report = client.get_attestation(name)
     if output in (Format.JSON, Format.YAML):
         print_document(_document(report), output=output)
         return
-    print(f"{report.device}: {report.state}, tier {report.tier}, appraised {as_time(report.appraised_unix_ms)}")
-    print(f"profile {report.profile}")
-    print(f"DeviceID {report.device_id_sha256 or 'not pinned'}")
-    for dimension, claim in _vector(report.ear).items():
-        print(f"  {dimension:<20} {claim}")
-    if not report.findings:
-        print("no findings: everything is as expected")
-        return
-    print_rows(
-        [dataclasses.asdict(one) for one in report.findings],
-        columns=("code", "index", "component", "dimension", "claim", "seen", "expected", "source"),
-        wide=("message",),
-        output=output,
-    )
+    age = as_age(report.appraised_unix_ms)
+    print(f"{report.device}: {report.tier}, appraised {as_time(report.appraised_unix_ms)} ({age} ago)")
+    print(f"  state       {report.state}")
+    print(f"  profile     {report.profile}")
+    print(f"  DeviceID    {report.device_id_sha256 or 'not pinned'}")
+    if report.policy:
+        print(f"  judged by   policy {report.policy}, reference values {report.references}")
+    _print_vector(_vector(report.ear))
+    _print_checks(report.checks, output)
+    _print_findings(report.findings)
 
 
 @app.command()
 def export(
-    name: Annotated[str, typer.Argument(help="Name of the device.")],
-    file: Annotated[Path, typer.Argument(help="Where to write the evidence.")],
+    name: NameArgument,
+    file: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Where to write it. Default: DEVICE.evidence.")
+    ] = None,
     server: ServerOption = None,
 ) -> None:
-    """Write the evidence of the last appraisal to a file, as control stored it."""
+    """Write the last appraisal to one signed file: evidence, key binding, result, and what it was judged by.
+
+    `ztdpu attestation verify` appraises it again, anywhere, without control.
+    """
     with connect(server) as client:
-        report = client.get_attestation(name)
-    file.write_bytes(report.evidence)
-    print(f"{file}: {len(report.evidence)} octets of evidence from {report.device}")
+        content = client.export_attestation(name)
+    path = file or Path(f"{name}.evidence")
+    path.write_bytes(content)
+    print(f"{path}: {len(content)} octets of evidence from {name}")
+
+
+@app.command()
+def verify(
+    file: Annotated[Path, typer.Argument(help="From `ztdpu attestation export`.")],
+    policy: Annotated[Path, typer.Option("--policy", metavar="DIR", help="Policy directory to judge by.")],
+    root: Annotated[
+        Path | None,
+        typer.Option("--root", metavar="PEM", help="The manufacturer's roots that you trust; else those in the file."),
+    ] = None,
+    ear_key: Annotated[
+        Path | None,
+        typer.Option("--ear-key", metavar="PEM", help="Control's `ear.pem` that you know; else the key in the file."),
+    ] = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Appraise an evidence file again, offline. Exit status 1: it does not verify, or the policy gives it no lease."""
+    from ztdpu.policy.verify_evidence import verify_evidence
+
+    verification = verify_evidence(file, policy, roots_file=root, ear_key_file=ear_key)
+    if output in (Format.JSON, Format.YAML):
+        print_document(_verification_document(verification), output=output)
+    else:
+        _print_verification(file, verification, output)
+    if not verification.may_hold_lease:
+        raise typer.Exit(1)
+
+
+def _print_verification(file: Path, verification: Verification, output: Format) -> None:
+    verified, policy = verification.verified, verification.policy
+    said, appraisal = verified.result, verified.appraisal
+    lease = "gets a lease" if verification.may_hold_lease else "gets no lease"
+    print(f"{verified.file.device}: {appraisal.tier.word}, {lease} by policy {policy.name}")
+    print(f"  file        {file}, signature good")
+    print(f"  appraised   {as_time(verified.file.appraised_unix_ms)}, for which moment it was judged again")
+    print(f"  profile     {appraisal.profile}, boot {appraisal.boot_counter}")
+    print(f"  DeviceID    {appraisal.device_id_sha256.hex()}")
+    print(f"  key binding {'sequence ' + str(verified.binding.sequence) if verified.binding else 'none'}")
+    agrees = "the same" if verified.agrees else f"{said.status.word}, which is another verdict"
+    print(f"  control     said {agrees}")
+    _print_vector({str(name): claim for name, claim in appraisal.vector.items()})
+    _print_checks(appraisal.checks, output)
+    _print_findings(appraisal.findings)
+    if not verification.own_roots:
+        print("the manufacturer's roots are those in the file: name your own with --root", file=sys.stderr)
+    if not verification.own_ear_key:
+        print("control's key is the one in the file: name the one you know with --ear-key", file=sys.stderr)
+
+
+def _verification_document(verification: Verification) -> dict[str, Any]:
+    verified = verification.verified
+    appraisal, file = verified.appraisal, verified.file
+    from ztdpu.trust.evidence_file import fingerprint
+
+    return {
+        "device": file.device,
+        "trust_domain": file.trust_domain,
+        "tier": appraisal.tier.word,
+        "lease": verification.may_hold_lease,
+        "policy": verification.policy.name,
+        "references": appraisal.references,
+        "profile": appraisal.profile,
+        "appraised_unix_ms": file.appraised_unix_ms,
+        "device_id_sha256": appraisal.device_id_sha256.hex(),
+        "boot_counter": appraisal.boot_counter,
+        "key_binding_sequence": verified.binding.sequence if verified.binding else None,
+        "vector": {str(name): claim for name, claim in appraisal.vector.items()},
+        "checks": [dataclasses.asdict(one) for one in appraisal.checks],
+        "findings": [dataclasses.asdict(one) for one in appraisal.findings],
+        "control_said": verified.result.status.word,
+        "control_agrees": verified.agrees,
+        "anchors": {
+            "manufacturer_roots": "named" if verification.own_roots else "from the file",
+            "manufacturer_roots_sha256": [fingerprint(der) for der in file.manufacturer_roots],
+            "ear_key": "named" if verification.own_ear_key else "from the file",
+            "ear_key_sha256": fingerprint(file.ear_key),
+        },
+    }
+
+
+def _print_vector(vector: Mapping[str, int]) -> None:
+    from ztdpu.model.attestation import Dimension
+    from ztdpu.trust.claims import word_of_claim
+
+    for name, claim in vector.items():
+        print(f"  {name:<18} {claim:>3}  {word_of_claim(Dimension(name), claim)}")
+
+
+def _print_checks(checks: Sequence[Check], output: Format) -> None:
+    if not checks:
+        return
+    print()
+    print_rows(
+        [check_row(one, is_short=output is Format.TABLE) for one in checks],
+        columns=COLUMNS,
+        shrink=("source", "component"),
+        output=output,
+    )
+
+
+def check_row(one: Check, *, is_short: bool) -> dict[str, Any]:
+    """One line of the table."""
+    row = dataclasses.asdict(one) | {"result": str(one.result)}
+    if is_short:
+        row |= {"seen": _short(one.seen), "expected": [_short(word) for word in one.expected]}
+    return row
+
+
+def _short(word: str) -> str:
+    is_digest = len(word) > 4 * DIGEST_SHOWN and set(word) <= set("0123456789abcdef")
+    return f"{word[:DIGEST_SHOWN]}…" if is_digest else word
+
+
+def _print_findings(findings: Iterable[Finding]) -> None:
+    print()
+    lines = [line for one in findings for line in finding_lines(one)]
+    print("\n".join(lines) if lines else "no findings: everything is as expected")
+
+
+def finding_lines(one: Finding, indent: str = "") -> list[str]:
+    """A finding for people: what, where, expected, seen, and the line of the document that expected it."""
+    place = f" (index {one.index})" if one.index is not None else ""
+    lines = [f"{indent}{one.code}{place}: {one.message}; {one.dimension} becomes {one.claim}"]
+    if one.expected:
+        lines.append(f"{indent}  expected  {', '.join(map(_short, one.expected))}")
+    if one.seen:
+        lines.append(f"{indent}  seen      {_short(one.seen)}")
+    if one.source:
+        lines.append(f"{indent}  by        {one.source}")
+    return lines
 
 
 def _document(report: AttestationReport) -> dict[str, Any]:
@@ -76,5 +215,6 @@ def _vector(ear: str) -> dict[str, int]:
         return {}
     payload = ear.split(".")[1]
     document = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    vectors = [sub.get("ear_trustworthiness_vector", {}) for sub in document.get("submods", {}).values()]
+    submods = document.get("submods", {})
+    vectors = [sub.get("ear_trustworthiness_vector", {}) for name, sub in submods.items() if "/" not in name]
     return dict(vectors[0]) if vectors else {}

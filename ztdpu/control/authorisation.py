@@ -45,6 +45,7 @@ _EVERYBODY: Final[Mapping[Role, Scope]] = {role: Scope.ALL for role in Role if r
 TABLE: Final[Mapping[str, Mapping[Role, Scope]]] = {
     "/ztdpu.v1.AttestationService/Attest": {Role.ANYONE: Scope.ALL},
     "/ztdpu.v1.AttestationService/GetAttestation": _READERS,
+    "/ztdpu.v1.AttestationService/ExportAttestation": _READERS,
     "/ztdpu.v1.AgentService/Connect": {Role.AGENT: Scope.DEVICE},
     "/ztdpu.v1.DeviceService/ListDevices": _TENANTS,
     "/ztdpu.v1.DeviceService/GetDevice": _TENANTS,

@@ -77,7 +77,7 @@ class StoredEvidence:
     nonce: bytes
     evidence: bytes
     findings: str
-    """JSON array of findings."""
+    """JSON: findings, the table and what the appraisal went by (`appraisal.outcome`)."""
     appraised_unix_ms: int
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ztdpu.errors import Location
-from ztdpu.model.attestation import Finding
+from ztdpu.model.attestation import Check, Finding
 from ztdpu.model.device import DeviceStatus
 
 
@@ -170,6 +170,12 @@ class AttestationReport:
     profile: str
     device_id_sha256: str
     evidence: bytes
+    checks: tuple[Check, ...] = ()
+    """Every measurement and firmware identity, good ones too."""
+    policy: str = ""
+    """Name of the AppraisalPolicy document."""
+    references: str = ""
+    """Name of the ReferenceValues document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -282,6 +282,11 @@ class ControlClient:
         request = attestation_pb2.GetAttestationRequest(device=name)
         return self._read(self._attestation.GetAttestation, request, attestation.report_from_message)
 
+    def export_attestation(self, name: str) -> bytes:
+        """The last appraisal of a device as one signed file. Raises NotFoundError, and StateError without one."""
+        request = attestation_pb2.ExportAttestationRequest(device=name)
+        return self._read(self._attestation.ExportAttestation, request, lambda answer: bytes(answer.content))
+
     def status(self) -> ControlStatus:
         """How control and the cluster stand."""
         return self._read(self._control.GetStatus, control_pb2.GetStatusRequest(), control.status_from_message)

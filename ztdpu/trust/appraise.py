@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Final
@@ -65,6 +65,10 @@ class Appraisal:
     """Chain level -> firmware identity, hex."""
     versions: Mapping[str, Version]
     """Component -> version or security version number, as measured."""
+    highest_versions: Mapping[str, Version] = field(default_factory=dict)
+    """What it held the versions against."""
+    pinned_device_id_sha256: bytes = b""
+    """What it held the DeviceID against; empty while the device enrolled."""
 
 
 def appraise(
@@ -115,6 +119,24 @@ def appraise(
         *judge.judge_mode(measured, chain, policy),
     )
     vector = claims.make_vector(judge.base_vector(references, profile, measured), findings)
+    appraisal = _conclude(chain, nonce, policy, references, vector, findings, measured.versions)
+    return replace(
+        appraisal,
+        checks=make_checks(evidence.blocks, chain, profile, references, policy, findings),
+        highest_versions=highest_versions,
+        pinned_device_id_sha256=pinned_device_id_sha256 or b"",
+    )
+
+
+def _conclude(
+    chain: DeviceChain,
+    nonce: bytes,
+    policy: AppraisalPolicy,
+    references: ReferenceValues,
+    vector: Mapping[Dimension, int],
+    findings: tuple[Finding, ...],
+    versions: Mapping[str, Version],
+) -> Appraisal:
     return Appraisal(
         profile=chain.profile,
         policy=policy.name,
@@ -122,7 +144,6 @@ def appraise(
         tier=claims.tier_of_vector(vector),
         vector=vector,
         findings=findings,
-        checks=make_checks(evidence.blocks, chain, profile, references, policy, findings),
         nonce=nonce,
         device_id_spki=chain.device_id_spki,
         device_id_sha256=chain.device_id_sha256,
@@ -132,7 +153,7 @@ def appraise(
         boot_counter=chain.boot.counter,
         boot_nonce=chain.boot.nonce,
         fwids={fwid.level: fwid.digest.hex() for fwid in chain.fwids},
-        versions=measured.versions,
+        versions=versions,
     )
 
 

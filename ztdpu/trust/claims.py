@@ -15,6 +15,32 @@ CLAIM_HIGHEST: Final = 127
 _RANKS: Final = {Tier.AFFIRMING: 0, Tier.NONE: 1, Tier.WARNING: 2, Tier.CONTRAINDICATED: 3}
 
 
+_WORDS: Final[Mapping[tuple[Dimension, int], str]] = {
+    (Dimension.INSTANCE_IDENTITY, 2): "known device",
+    (Dimension.INSTANCE_IDENTITY, 96): "known, and not trusted",
+    (Dimension.INSTANCE_IDENTITY, 97): "not known to be itself now",
+    (Dimension.CONFIGURATION, 2): "approved",
+    (Dimension.CONFIGURATION, 3): "no known vulnerabilities",
+    (Dimension.CONFIGURATION, 32): "known vulnerabilities",
+    (Dimension.CONFIGURATION, 36): "not shown",
+    (Dimension.CONFIGURATION, 96): "not acceptable",
+    (Dimension.EXECUTABLES, 2): "approved at boot and run time",
+    (Dimension.EXECUTABLES, 3): "approved at boot",
+    (Dimension.EXECUTABLES, 32): "known vulnerabilities",
+    (Dimension.EXECUTABLES, 33): "not recognized",
+    (Dimension.EXECUTABLES, 96): "not acceptable",
+    (Dimension.HARDWARE, 2): "genuine",
+    (Dimension.HARDWARE, 32): "known vulnerabilities",
+    (Dimension.HARDWARE, 96): "not acceptable",
+    (Dimension.HARDWARE, 97): "not recognized",
+}
+
+
+def word_of_claim(dimension: Dimension, claim: int) -> str:
+    """What a claim says, for people (AR4SI section 2.3.4); the tier where there is no nearer word."""
+    return _WORDS.get((dimension, claim), tier_of_claim(claim).word)
+
+
 def tier_of_claim(claim: int) -> Tier:
     """Tier of one claim value, -128..127; ValueError outside."""
     if not CLAIM_LOWEST <= claim <= CLAIM_HIGHEST:

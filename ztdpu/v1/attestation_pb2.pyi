@@ -318,6 +318,90 @@ class Finding(_message.Message):
 Global___Finding: _TypeAlias = Finding  # noqa: Y015
 
 @_typing.final
+class Check(_message.Message):
+    """One measurement or firmware identity, good ones too."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLACE_FIELD_NUMBER: _builtins.int
+    COMPONENT_FIELD_NUMBER: _builtins.int
+    DIMENSION_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
+    SEEN_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    place: _builtins.str
+    """"2" for SPDM measurement index 2, "level 4" for the firmware identity of a certificate."""
+    component: _builtins.str
+    dimension: _builtins.str
+    result: _builtins.str
+    """"as expected", "known vulnerabilities", "unexpected", "missing" or "not judged"."""
+    seen: _builtins.str
+    source: _builtins.str
+    """file:line:column of what expected it."""
+    @_builtins.property
+    def expected(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        place: _builtins.str = ...,
+        component: _builtins.str = ...,
+        dimension: _builtins.str = ...,
+        result: _builtins.str = ...,
+        expected: _abc.Iterable[_builtins.str] | None = ...,
+        seen: _builtins.str = ...,
+        source: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["component", b"component", "dimension", b"dimension", "expected", b"expected", "place", b"place", "result", b"result", "seen", b"seen", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Check: _TypeAlias = Check  # noqa: Y015
+
+@_typing.final
+class ExportAttestationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_FIELD_NUMBER: _builtins.int
+    device: _builtins.str
+    def __init__(
+        self,
+        *,
+        device: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportAttestationRequest: _TypeAlias = ExportAttestationRequest  # noqa: Y015
+
+@_typing.final
+class AttestationFile(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
+    device: _builtins.str
+    content: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        device: _builtins.str = ...,
+        content: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "device", b"device"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttestationFile: _TypeAlias = AttestationFile  # noqa: Y015
+
+@_typing.final
 class GetAttestationRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -349,6 +433,9 @@ class Attestation(_message.Message):
     PROFILE_FIELD_NUMBER: _builtins.int
     DEVICE_ID_SHA256_FIELD_NUMBER: _builtins.int
     EVIDENCE_FIELD_NUMBER: _builtins.int
+    CHECKS_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    REFERENCES_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     state: _builtins.str
     tier: _builtins.str
@@ -359,8 +446,13 @@ class Attestation(_message.Message):
     """SHA-256 of the DeviceID key, hexadecimal."""
     evidence: _builtins.bytes
     """The evidence as stored (ztdpu.trust); for whoever wants to appraise it again."""
+    policy: _builtins.str
+    """Names of the documents that it was appraised by."""
+    references: _builtins.str
     @_builtins.property
     def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]: ...
+    @_builtins.property
+    def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Check]: ...
     def __init__(
         self,
         *,
@@ -373,10 +465,13 @@ class Attestation(_message.Message):
         profile: _builtins.str = ...,
         device_id_sha256: _builtins.str = ...,
         evidence: _builtins.bytes = ...,
+        checks: _abc.Iterable[Global___Check] | None = ...,
+        policy: _builtins.str = ...,
+        references: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["appraised_unix_ms", b"appraised_unix_ms", "device", b"device", "device_id_sha256", b"device_id_sha256", "ear", b"ear", "evidence", b"evidence", "findings", b"findings", "profile", b"profile", "state", b"state", "tier", b"tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appraised_unix_ms", b"appraised_unix_ms", "checks", b"checks", "device", b"device", "device_id_sha256", b"device_id_sha256", "ear", b"ear", "evidence", b"evidence", "findings", b"findings", "policy", b"policy", "profile", b"profile", "references", b"references", "state", b"state", "tier", b"tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -44,6 +44,11 @@ class AttestationServiceStub:
                 request_serializer=ztdpu_dot_v1_dot_attestation__pb2.GetAttestationRequest.SerializeToString,
                 response_deserializer=ztdpu_dot_v1_dot_attestation__pb2.Attestation.FromString,
                 _registered_method=True)
+        self.ExportAttestation = channel.unary_unary(
+                '/ztdpu.v1.AttestationService/ExportAttestation',
+                request_serializer=ztdpu_dot_v1_dot_attestation__pb2.ExportAttestationRequest.SerializeToString,
+                response_deserializer=ztdpu_dot_v1_dot_attestation__pb2.AttestationFile.FromString,
+                _registered_method=True)
 
 
 class AttestationServiceServicer:
@@ -71,6 +76,13 @@ class AttestationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExportAttestation(self, request, context):
+        """The same as one signed file, for `ztdpu attestation verify` (ztdpu.trust.evidence_file).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AttestationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -83,6 +95,11 @@ def add_AttestationServiceServicer_to_server(servicer, server):
                     servicer.GetAttestation,
                     request_deserializer=ztdpu_dot_v1_dot_attestation__pb2.GetAttestationRequest.FromString,
                     response_serializer=ztdpu_dot_v1_dot_attestation__pb2.Attestation.SerializeToString,
+            ),
+            'ExportAttestation': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExportAttestation,
+                    request_deserializer=ztdpu_dot_v1_dot_attestation__pb2.ExportAttestationRequest.FromString,
+                    response_serializer=ztdpu_dot_v1_dot_attestation__pb2.AttestationFile.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -139,6 +156,33 @@ class AttestationService:
             '/ztdpu.v1.AttestationService/GetAttestation',
             ztdpu_dot_v1_dot_attestation__pb2.GetAttestationRequest.SerializeToString,
             ztdpu_dot_v1_dot_attestation__pb2.Attestation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportAttestation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ztdpu.v1.AttestationService/ExportAttestation',
+            ztdpu_dot_v1_dot_attestation__pb2.ExportAttestationRequest.SerializeToString,
+            ztdpu_dot_v1_dot_attestation__pb2.AttestationFile.FromString,
             options,
             channel_credentials,
             insecure,

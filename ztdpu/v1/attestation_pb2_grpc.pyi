@@ -44,6 +44,8 @@ class AttestationServiceStub:
     """
     GetAttestation: _grpc.UnaryUnaryMultiCallable[_attestation_pb2.GetAttestationRequest, _attestation_pb2.Attestation]
     """What control found at the last appraisal of a device."""
+    ExportAttestation: _grpc.UnaryUnaryMultiCallable[_attestation_pb2.ExportAttestationRequest, _attestation_pb2.AttestationFile]
+    """The same as one signed file, for `ztdpu attestation verify` (ztdpu.trust.evidence_file)."""
 
 @_typing.type_check_only
 class AttestationServiceAsyncStub(AttestationServiceStub):
@@ -61,6 +63,8 @@ class AttestationServiceAsyncStub(AttestationServiceStub):
     """
     GetAttestation: _aio.UnaryUnaryMultiCallable[_attestation_pb2.GetAttestationRequest, _attestation_pb2.Attestation]  # type: ignore[assignment]
     """What control found at the last appraisal of a device."""
+    ExportAttestation: _aio.UnaryUnaryMultiCallable[_attestation_pb2.ExportAttestationRequest, _attestation_pb2.AttestationFile]  # type: ignore[assignment]
+    """The same as one signed file, for `ztdpu attestation verify` (ztdpu.trust.evidence_file)."""
 
 class AttestationServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -87,5 +91,13 @@ class AttestationServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_attestation_pb2.Attestation, _abc.Awaitable[_attestation_pb2.Attestation]]:
         """What control found at the last appraisal of a device."""
+
+    @_abc_1.abstractmethod
+    def ExportAttestation(
+        self,
+        request: _attestation_pb2.ExportAttestationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_attestation_pb2.AttestationFile, _abc.Awaitable[_attestation_pb2.AttestationFile]]:
+        """The same as one signed file, for `ztdpu attestation verify` (ztdpu.trust.evidence_file)."""
 
 def add_AttestationServiceServicer_to_server(servicer: AttestationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

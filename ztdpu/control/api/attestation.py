@@ -4,23 +4,24 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from ztdpu.control.appraisal.conclusion import Concluder, Result
+from ztdpu.control.appraisal.export import seal_evidence
 from ztdpu.control.appraisal.judgement import BindingGiven, LeaseAsked, is_enrolled
+from ztdpu.control.appraisal.outcome import decode_outcome
 from ztdpu.control.appraisal.session import AttestationSession, Challenge, SpdmRequest, Step
 from ztdpu.control.audit import AuditEvent, AuditOutcome
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.meters import Meters
+from ztdpu.control.record import StoredEvidence
 from ztdpu.control.refusals import Refusals, address_of
 from ztdpu.control.view import view_device
 from ztdpu.errors import EvidenceError, StateError, UnreachableError, ZtdpuError
 from ztdpu.model.administration import AttestationReport
-from ztdpu.model.attestation import Dimension, Finding
 from ztdpu.rpc.convert.attestation import finding_to_message, report_to_message
 from ztdpu.v1 import attestation_pb2, attestation_pb2_grpc
 
@@ -104,23 +105,38 @@ class AttestationServicer(attestation_pb2_grpc.AttestationServiceServicer):
         self, request: attestation_pb2.GetAttestationRequest, _context: Any
     ) -> attestation_pb2.Attestation:
         """What the last appraisal of a device found."""
-        status = view_device(self._fleet, request.device)
-        with self._fleet.transaction() as transaction:
-            stored = transaction.get_evidence(request.device)
-        if stored is None:
-            raise StateError(f"{request.device} was never appraised", remedy="is its agent running?")
+        status, stored = view_device(self._fleet, request.device), self._stored(request.device)
+        outcome = decode_outcome(stored.findings)
         report = AttestationReport(
             device=request.device,
             state=str(status.state),
             tier=status.tier,
-            ear=self._fleet.record(request.device).ear,
-            findings=tuple(_finding(one) for one in json.loads(stored.findings)),
+            ear=outcome.ear,
+            findings=outcome.findings,
+            checks=outcome.checks,
+            policy=outcome.policy,
+            references=outcome.references,
             appraised_unix_ms=stored.appraised_unix_ms,
             profile=stored.profile,
             device_id_sha256=status.device_id_sha256,
             evidence=stored.evidence,
         )
         return report_to_message(report)
+
+    async def ExportAttestation(
+        self, request: attestation_pb2.ExportAttestationRequest, _context: Any
+    ) -> attestation_pb2.AttestationFile:
+        """The last appraisal as one signed file."""
+        self._fleet.record(request.device)
+        content = seal_evidence(self._fleet, self._concluder.issuer, self._stored(request.device))
+        return attestation_pb2.AttestationFile(device=request.device, content=content)
+
+    def _stored(self, device: str) -> StoredEvidence:
+        with self._fleet.transaction() as transaction:
+            stored = transaction.get_evidence(device)
+        if stored is None:
+            raise StateError(f"{device} was never appraised", remedy="is its agent running?")
+        return stored
 
 
 def _take(session: AttestationSession, message: attestation_pb2.AttestRequest | None) -> Step:
@@ -178,9 +194,3 @@ def step_to_message(step: Step) -> attestation_pb2.AttestResponse:
         ear_public_key=step.ear_public_key,
     )
     return attestation_pb2.AttestResponse(result=result)
-
-
-def _finding(document: dict[str, Any]) -> Finding:
-    return Finding(
-        **document | {"dimension": Dimension(document["dimension"]), "expected": tuple(document["expected"])}
-    )

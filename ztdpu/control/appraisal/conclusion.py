@@ -9,12 +9,12 @@ Called by `session` after judging. Renewals of a lease in an unchanged state are
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from typing import Final
 
 from ztdpu.control import leases
 from ztdpu.control.appraisal.judgement import LeaseAsked, public_key, raise_versions
+from ztdpu.control.appraisal.outcome import Outcome, encode_outcome
 from ztdpu.control.audit import AuditEvent, AuditOutcome
 from ztdpu.control.clock import as_datetime
 from ztdpu.control.configuration import Attestation
@@ -29,6 +29,7 @@ from ztdpu.model.attestation import Finding
 from ztdpu.model.device import DeviceState
 from ztdpu.trust.appraise import Appraisal
 from ztdpu.trust.ear import issue_ear
+from ztdpu.trust.reference import format_version
 from ztdpu.trust.spdm.evidence import Evidence
 
 FIRST_FINDINGS: Final = 3
@@ -86,6 +87,11 @@ class Concluder:
         self._timing = timing
 
     @property
+    def issuer(self) -> Issuer:
+        """Whose key signs results."""
+        return self._issuer
+
+    @property
     def trust_domain(self) -> str:
         """Of this control."""
         return self._issuer.trust_domain
@@ -128,7 +134,9 @@ class Concluder:
                     lease_deadline_ns=0,
                 ),
             )
-            transaction.put_evidence(_stored(device, appraisal, evidence, now.unix_ms))
+            transaction.put_evidence(
+                _stored(device, appraisal, evidence, now.unix_ms, ear=ear, binding_sha256=read.binding_sha256)
+            )
             if was_leased:
                 networks = [n for t, n in fleet.desired.networks.items() if t in fleet.desired.tenants_on(device)]
                 fleet.begin_epochs(transaction, networks, f"{state}: {device}")
@@ -203,7 +211,16 @@ class Concluder:
     ) -> None:
         """Evidence and versions always; a leaf and a new generation when more than the deadline changed."""
         device = record.name
-        transaction.put_evidence(_stored(device, case.appraisal, case.evidence, now_unix_ms))
+        transaction.put_evidence(
+            _stored(
+                device,
+                case.appraisal,
+                case.evidence,
+                now_unix_ms,
+                ear=record.ear,
+                binding_sha256=record.binding_sha256,
+            )
+        )
         highest = transaction.get_highest_versions(device)
         raised = raise_versions(highest, case.appraisal, allow_rollback=current.allow_rollback)
         transaction.put_highest_versions(device, raised)
@@ -310,11 +327,6 @@ def describe(findings: tuple[Finding, ...]) -> str:
     return "; ".join([*words, *([f"and {more} more"] if more else [])])
 
 
-def encode_findings(findings: tuple[Finding, ...]) -> str:
-    """JSON for the store."""
-    return json.dumps([dataclasses.asdict(one) for one in findings])
-
-
 def _with_appraisal(record: DeviceRecord, appraisal: Appraisal, ear: str, now_unix_ms: int) -> DeviceRecord:
     return dataclasses.replace(
         record,
@@ -338,12 +350,24 @@ def _with_binding(record: DeviceRecord, new: StoredBinding, before: StoredBindin
     )
 
 
-def _stored(device: str, appraisal: Appraisal, evidence: Evidence, now_unix_ms: int) -> StoredEvidence:
+def _stored(
+    device: str, appraisal: Appraisal, evidence: Evidence, now_unix_ms: int, *, ear: str, binding_sha256: bytes
+) -> StoredEvidence:
+    outcome = Outcome(
+        findings=appraisal.findings,
+        checks=appraisal.checks,
+        policy=appraisal.policy,
+        references=appraisal.references,
+        ear=ear,
+        binding_sha256=binding_sha256,
+        pinned_device_id_sha256=appraisal.pinned_device_id_sha256,
+        highest_versions={name: format_version(version) for name, version in appraisal.highest_versions.items()},
+    )
     return StoredEvidence(
         device=device,
         profile=appraisal.profile,
         nonce=appraisal.nonce,
         evidence=evidence.encode(),
-        findings=encode_findings(appraisal.findings),
+        findings=encode_outcome(outcome),
         appraised_unix_ms=now_unix_ms,
     )

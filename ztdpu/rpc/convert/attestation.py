@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ztdpu.model.administration import AttestationReport
-from ztdpu.model.attestation import Dimension, Finding
+from ztdpu.model.attestation import Check, CheckResult, Dimension, Finding
 from ztdpu.v1 import attestation_pb2
 
 
@@ -37,6 +37,32 @@ def finding_from_message(message: attestation_pb2.Finding) -> Finding:
     )
 
 
+def check_to_message(check: Check) -> attestation_pb2.Check:
+    """Message for a line of the table."""
+    return attestation_pb2.Check(
+        place=check.place,
+        component=check.component,
+        dimension=str(check.dimension),
+        result=str(check.result),
+        expected=check.expected,
+        seen=check.seen,
+        source=check.source,
+    )
+
+
+def check_from_message(message: attestation_pb2.Check) -> Check:
+    """The line that a message tells of."""
+    return Check(
+        place=message.place,
+        component=message.component,
+        dimension=Dimension(message.dimension),
+        result=CheckResult(message.result),
+        expected=tuple(message.expected),
+        seen=message.seen,
+        source=message.source,
+    )
+
+
 def report_to_message(report: AttestationReport) -> attestation_pb2.Attestation:
     """Message for a report."""
     return attestation_pb2.Attestation(
@@ -49,6 +75,9 @@ def report_to_message(report: AttestationReport) -> attestation_pb2.Attestation:
         profile=report.profile,
         device_id_sha256=report.device_id_sha256,
         evidence=report.evidence,
+        checks=[check_to_message(check) for check in report.checks],
+        policy=report.policy,
+        references=report.references,
     )
 
 
@@ -64,4 +93,7 @@ def report_from_message(message: attestation_pb2.Attestation) -> AttestationRepo
         profile=message.profile,
         device_id_sha256=message.device_id_sha256,
         evidence=message.evidence,
+        checks=tuple(check_from_message(check) for check in message.checks),
+        policy=message.policy,
+        references=message.references,
     )

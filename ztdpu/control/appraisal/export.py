@@ -1,0 +1,45 @@
+"""The last appraisal of a device as one signed file, for whoever wants to verify it without asking control.
+
+Called by the attestation servicer. Reads only.
+"""
+
+from __future__ import annotations
+
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from ztdpu.control.appraisal.outcome import decode_outcome
+from ztdpu.control.fleet import Fleet
+from ztdpu.control.issue import Issuer
+from ztdpu.control.record import StoredEvidence
+from ztdpu.errors import StateError
+from ztdpu.trust.evidence_file import EvidenceFile, encode_file
+
+
+def seal_evidence(fleet: Fleet, issuer: Issuer, stored: StoredEvidence) -> bytes:
+    """Evidence, binding, result and what they were judged by; signed with the key of results.
+
+    Raises:
+        StateError: control appraised it before it kept what that needs, or it does not fit.
+
+    """
+    outcome = decode_outcome(stored.findings)
+    if not outcome.ear:
+        raise StateError(f"{stored.device} was not appraised by this version yet", remedy="wait for one interval")
+    with fleet.transaction() as transaction:
+        binding = transaction.get_binding(outcome.binding_sha256) if outcome.binding_sha256 else None
+    file = EvidenceFile(
+        trust_domain=issuer.trust_domain,
+        device=stored.device,
+        appraised_unix_ms=stored.appraised_unix_ms,
+        evidence=stored.evidence,
+        key_binding=binding.envelope if binding else b"",
+        ear=outcome.ear,
+        ear_key=issuer.ear_public_key,
+        pinned_device_id_sha256=outcome.pinned_device_id_sha256,
+        highest_versions=outcome.highest_versions,
+        manufacturer_roots=tuple(root.public_bytes(Encoding.DER) for root in fleet.desired.manufacturer_roots),
+    )
+    try:
+        return encode_file(file, issuer.ear_key)
+    except ValueError as error:
+        raise StateError(f"the evidence of {stored.device} does not fit into a file") from error
