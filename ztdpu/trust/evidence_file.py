@@ -244,11 +244,7 @@ def _decode_body(body: bytes, ear_key: bytes) -> EvidenceFile:
             bytes(pinned),
             [*versions],
             [*roots],
-        ] if (
-            label == FILE_LABEL
-            and (type(number), number) == (int, FILE_FORMAT)
-            and _are_fields(appraised_unix_ms, versions, roots)
-        ):
+        ] if label == FILE_LABEL and _are_fields(number, appraised_unix_ms, versions, roots):
             return EvidenceFile(
                 trust_domain=trust_domain,
                 device=device,
