@@ -129,3 +129,28 @@ numbers = Table(
     Column("value", BigInteger, nullable=False),
     UniqueConstraint("name"),
 )
+
+policy_commits = Table(
+    "policy_commits",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("commit_id", String(64), nullable=False, unique=True),
+    Column("committer_unix_s", BigInteger, nullable=False),
+    Column("signer", Text, nullable=False),
+    Column("accepted_unix_ms", BigInteger, nullable=False),
+)
+
+policy_files = Table(
+    "policy_files",
+    metadata,
+    # The commit in force and the last accepted one: what a start without the repository needs.
+    Column("commit_id", String(64), primary_key=True),
+    Column("files", LargeBinary, nullable=False),
+)
+
+texts = Table(
+    "texts",
+    metadata,
+    Column("name", String(128), primary_key=True),
+    Column("value", Text, nullable=False),
+)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import cbor2
-from sqlalchemy import Connection, Engine, RowMapping, create_engine, event, func, insert, or_, select, update
+from sqlalchemy import Connection, Engine, RowMapping, create_engine, delete, event, func, insert, or_, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 
 from ztdpu.control.audit import AuditEvent, encode_leaf, hash_leaf
+from ztdpu.control.policy_record import AcceptedCommit
 from ztdpu.control.record import (
     AnsweredRequest,
     AuditRecord,
@@ -205,6 +206,59 @@ class SqlTransaction:
         self._sql.execute(
             upsert(schema.numbers).values(values).on_conflict_do_update(index_elements=["name"], set_=values)
         )
+
+    def get_text(self, name: str) -> str:
+        """A named text, empty when unset."""
+        value = self._sql.execute(select(schema.texts.c.value).where(schema.texts.c.name == name)).scalar()
+        return str(value or "")
+
+    def put_text(self, name: str, value: str) -> None:
+        """Set it."""
+        values = {"name": name, "value": value}
+        self._sql.execute(
+            upsert(schema.texts).values(values).on_conflict_do_update(index_elements=["name"], set_=values)
+        )
+
+    # --- policy from git ---
+
+    def put_policy_commit(self, commit: AcceptedCommit, files: Mapping[str, bytes]) -> None:
+        """Insert; a commit that is there already becomes the newest."""
+        table = schema.policy_commits
+        self._sql.execute(delete(table).where(table.c.commit_id == commit.commit_id))
+        self._sql.execute(insert(table).values(dataclasses.asdict(commit)))
+        self.put_policy_files(commit.commit_id, files)
+
+    def list_policy_commits(self, *, limit: int) -> Sequence[AcceptedCommit]:
+        """Newest first."""
+        table = schema.policy_commits
+        return self._policy_commits(select(table).order_by(table.c.number.desc()).limit(limit))
+
+    def find_policy_commits(self, prefix: str) -> Sequence[AcceptedCommit]:
+        """By the beginning of the id."""
+        table = schema.policy_commits
+        return self._policy_commits(select(table).where(table.c.commit_id.startswith(prefix, autoescape=True)).limit(2))
+
+    def _policy_commits(self, statement: Any) -> Sequence[AcceptedCommit]:
+        rows = self._sql.execute(statement).mappings()
+        return [AcceptedCommit(**{key: value for key, value in row.items() if key != "number"}) for row in rows]
+
+    def get_policy_files(self, commit_id: str) -> Mapping[str, bytes] | None:
+        """Path -> content."""
+        table = schema.policy_files
+        octets = self._sql.execute(select(table.c.files).where(table.c.commit_id == commit_id)).scalar()
+        return None if octets is None else dict(cbor2.loads(octets))
+
+    def put_policy_files(self, commit_id: str, files: Mapping[str, bytes]) -> None:
+        """Insert or replace."""
+        values = {"commit_id": commit_id, "files": cbor2.dumps(dict(files))}
+        self._sql.execute(
+            upsert(schema.policy_files).values(values).on_conflict_do_update(index_elements=["commit_id"], set_=values)
+        )
+
+    def keep_policy_files(self, commit_ids: Collection[str]) -> None:
+        """Delete the rest."""
+        table = schema.policy_files
+        self._sql.execute(delete(table).where(table.c.commit_id.not_in(list(commit_ids))))
 
 
 class SqlStore:

@@ -6,11 +6,12 @@ happened. Errors of the machine below (disk full, locked, corrupt) come out as S
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from ztdpu.control.audit import AuditEvent
+from ztdpu.control.policy_record import AcceptedCommit
 from ztdpu.control.record import (
     AnsweredRequest,
     AuditRecord,
@@ -102,6 +103,32 @@ class Transaction(Protocol):
 
     def put_number(self, name: str, value: int) -> None:
         """Set a named number."""
+
+    def get_text(self, name: str) -> str:
+        """A named text; empty when it was never set."""
+
+    def put_text(self, name: str, value: str) -> None:
+        """Set a named text."""
+
+    # --- policy from git ---
+
+    def put_policy_commit(self, commit: AcceptedCommit, files: Mapping[str, bytes]) -> None:
+        """Remember an accepted commit, as the newest, with its files."""
+
+    def list_policy_commits(self, *, limit: int) -> Sequence[AcceptedCommit]:
+        """Accepted commits, newest first."""
+
+    def find_policy_commits(self, prefix: str) -> Sequence[AcceptedCommit]:
+        """Accepted commits whose id begins so; two at most."""
+
+    def get_policy_files(self, commit_id: str) -> Mapping[str, bytes] | None:
+        """Path -> content of a commit whose files are kept."""
+
+    def put_policy_files(self, commit_id: str, files: Mapping[str, bytes]) -> None:
+        """Keep the files of a commit."""
+
+    def keep_policy_files(self, commit_ids: Collection[str]) -> None:
+        """Forget the files of every other commit."""
 
 
 class Store(Protocol):
