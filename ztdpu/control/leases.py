@@ -1,14 +1,4 @@
-"""Device states and who may hold a lease: the table of protocols.md 3 as pure functions of a record and `now`.
-
-| state           | identity        | lease               | SAs at peers | left by                               |
-|-----------------|-----------------|---------------------|--------------|---------------------------------------|
-| pending         | none            | no                  | none         | affirming result                      |
-| affirming       | yes             | yes                 | yes          | deadline, finding, revoke, quarantine |
-| warning         | yes             | if policy allows it | same         | next appraisal                        |
-| contraindicated | management only | no, at once         | deleted      | affirming result                      |
-| stale           | refused         | ended               | deleted      | fresh evidence                        |
-| quarantined     | yes             | no                  | deleted      | `device restore` and fresh evidence   |
-| revoked         | refused         | ended               | deleted      | `device restore`, to pending          |
+"""Records of devices through their states, and who may hold a lease: `states` applied to a record and `now`.
 
 Rules of this file:
 1. Every change of state goes through one function here and returns a new record; the caller stores it.
@@ -24,15 +14,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ztdpu.control.record import DeviceRecord
+from ztdpu.control.states import RIGHTS, Event, next_state
 from ztdpu.errors import ConflictError, StateError
 from ztdpu.keys.lease import check_revocations_applied, control_deadline_ns, remaining_ms
 from ztdpu.model.attestation import Tier
 from ztdpu.model.device import DeviceState
 
-LEASED_STATES: Final = frozenset({DeviceState.AFFIRMING, DeviceState.WARNING})
-CONNECTED_STATES: Final = LEASED_STATES | {DeviceState.CONTRAINDICATED, DeviceState.QUARANTINED}
-"""States in which the Connect stream is open; the latter two for management only."""
-SHUT_OUT_STATES: Final = frozenset({DeviceState.REVOKED, DeviceState.QUARANTINED, DeviceState.CONTRAINDICATED})
+LEASED_STATES: Final = frozenset(state for state, rights in RIGHTS.items() if rights.may_lease)
+CONNECTED_STATES: Final = frozenset(state for state, rights in RIGHTS.items() if rights.stream)
+"""States in which the Connect stream is open; some for management only."""
+SHUT_OUT_STATES: Final = frozenset(state for state, rights in RIGHTS.items() if rights.speaks_against)
 """Something speaks against the device: its conversations are over. When nothing speaks for it, they only wait."""
 
 
@@ -83,7 +74,14 @@ def expire(record: DeviceRecord, now: Instant) -> DeviceRecord:
     """Stale when the deadline is over (or was made in another boot of the machine); else the same record."""
     if not has_ended(record, now):
         return record
-    return change_state(record, DeviceState.STALE, "no fresh evidence before the lease ended", now)
+    state = next_state(record.state, Event.LEASE_ENDED)
+    return change_state(record, state, "no fresh evidence before the lease ended", now)
+
+
+def lose(record: DeviceRecord, reason: str, now: Instant) -> DeviceRecord:
+    """The record after control's store went back: no lease of it counts. What operators decided stays."""
+    state = next_state(record.state, Event.RECORD_LOST)
+    return record if state is record.state else change_state(record, state, reason, now)
 
 
 # --- operators ---
@@ -91,29 +89,28 @@ def expire(record: DeviceRecord, now: Instant) -> DeviceRecord:
 
 def revoke(record: DeviceRecord, reason: str, now: Instant) -> DeviceRecord:
     """Revoked: its keys and this boot never come back. StateError when it is revoked already."""
-    if record.state is DeviceState.REVOKED:
-        raise StateError(f"{record.name} is revoked already", remedy="`ztdpu device restore` is the way back")
-    revoked = change_state(record, DeviceState.REVOKED, reason, now)
+    revoked = change_state(record, _asked(record, Event.REVOKED), reason, now)
     return replace(revoked, boot_floor=record.boot_counter + 1, binding_sha256=b"", ear="", svid_expires_unix_s=0)
 
 
 def quarantine(record: DeviceRecord, reason: str, now: Instant) -> DeviceRecord:
     """Quarantined: manageable, no lease. StateError for a device that is revoked or quarantined already."""
-    if record.state in (DeviceState.REVOKED, DeviceState.QUARANTINED):
-        raise StateError(f"{record.name} is {record.state} already", remedy="`ztdpu device restore` is the way back")
-    return change_state(record, DeviceState.QUARANTINED, reason, now)
+    return change_state(record, _asked(record, Event.QUARANTINED), reason, now)
 
 
 def restore(record: DeviceRecord, reason: str, now: Instant, *, allow_rollback: bool) -> DeviceRecord:
     """Pending: only fresh evidence leads further. StateError unless revoked, quarantined, or for a rollback."""
-    shut_out = record.state in (DeviceState.REVOKED, DeviceState.QUARANTINED)
-    if not shut_out and not (allow_rollback and record.state not in LEASED_STATES):
-        raise StateError(
-            f"{record.name} is {record.state}; there is nothing to restore",
-            remedy="only revoked and quarantined devices are restored",
-        )
-    pending = change_state(record, DeviceState.PENDING, reason, now)
+    event = Event.ROLLBACK_ALLOWED if allow_rollback else Event.RESTORED
+    pending = change_state(record, _asked(record, event), reason, now)
     return replace(pending, allow_rollback=allow_rollback, ear="", tier="none")
+
+
+def _asked(record: DeviceRecord, event: Event) -> DeviceState:
+    """The next state, or a StateError that names the device."""
+    try:
+        return next_state(record.state, event)
+    except StateError as error:
+        raise StateError(f"{record.name}: {error.message}", remedy=error.remedy) from None
 
 
 # --- appraisals ---
@@ -154,11 +151,11 @@ def require_revocations_applied(
 
 def appraised_state(record: DeviceRecord, tier: Tier, *, tiers_allowed: frozenset[Tier]) -> DeviceState:
     """The state that an appraisal with this result leads to; what an operator decided stays."""
-    if record.state in (DeviceState.REVOKED, DeviceState.QUARANTINED):
-        return record.state
-    if tier not in tiers_allowed:
-        return DeviceState.WARNING if tier is Tier.WARNING else DeviceState.CONTRAINDICATED
-    return DeviceState.AFFIRMING if tier is Tier.AFFIRMING else DeviceState.WARNING
+    if tier is Tier.WARNING:
+        event = Event.WARNED
+    else:
+        event = Event.AFFIRMED if tier is Tier.AFFIRMING and tier in tiers_allowed else Event.CONTRAINDICATED
+    return next_state(record.state, event)
 
 
 def grant(record: DeviceRecord, state: DeviceState, reason: str, now: Instant, *, duration_ms: int) -> DeviceRecord:
