@@ -9,7 +9,21 @@ from pathlib import Path
 from typing import Any, Final
 
 import cbor2
-from sqlalchemy import Connection, Engine, RowMapping, create_engine, delete, event, func, insert, or_, select, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    RowMapping,
+    create_engine,
+    delete,
+    desc,
+    event,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 
@@ -27,6 +41,12 @@ from ztdpu.control.store import schema
 from ztdpu.errors import ConflictError, StateError
 from ztdpu.model.device import DeviceState
 
+TOKENS_KEPT_MS: Final = 86_400_000
+"""After they expired."""
+REQUESTS_KEPT: Final = 10_000
+"""Answers to request ids: whoever repeats a request does so within minutes."""
+BINDINGS_KEPT: Final = 2_000
+"""Retired bindings of one device: at one in half an hour, forty days. An older one is refused by its sequence."""
 _GENERATION: Final = "generation"
 _SCHEMA: Final = "schema-version"
 
@@ -78,6 +98,13 @@ class SqlTransaction:
         table = schema.bindings
         rows = self._sql.execute(select(table).where(table.c.device == device).order_by(table.c.number)).mappings()
         return [_binding(row) for row in rows]
+
+    def get_newest_binding(self, device: str) -> StoredBinding | None:
+        """Highest boot, then highest sequence."""
+        table = schema.bindings
+        newest = select(table).where(table.c.device == device).order_by(desc("boot_counter"), desc("sequence")).limit(1)
+        row = self._one(newest)
+        return _binding(row) if row else None
 
     def find_key_owners(self, keys: Collection[bytes]) -> Sequence[StoredBinding]:
         """Bindings that name one of these keys, or are signed by one."""
@@ -188,6 +215,22 @@ class SqlTransaction:
         self._sql.execute(
             upsert(schema.requests).values(values).on_conflict_do_update(index_elements=["request_id"], set_=values)
         )
+
+    def prune(self, *, now_unix_ms: int) -> int:
+        """One bounded step of tidying up; rowid is the order of insertion."""
+        old = delete(schema.tokens).where(schema.tokens.c.expires_unix_ms < now_unix_ms - TOKENS_KEPT_MS)
+        pruned = self._sql.execute(old).rowcount
+        rowid = literal_column("rowid")
+        newest = select(func.max(rowid)).select_from(schema.requests).scalar_subquery()
+        pruned += self._sql.execute(delete(schema.requests).where(rowid <= newest - REQUESTS_KEPT)).rowcount
+        table = schema.bindings
+        crowded = select(table.c.device).group_by(table.c.device).having(func.count() > BINDINGS_KEPT)
+        for device in list(self._sql.execute(crowded).scalars()):
+            retired = (table.c.device == device, table.c.live.is_(False), table.c.denied.is_(False))
+            keep = select(table.c.number).where(*retired).order_by(desc("number")).limit(BINDINGS_KEPT).subquery()
+            lowest = select(func.min(keep.c.number)).scalar_subquery()
+            pruned += self._sql.execute(delete(table).where(*retired, table.c.number < lowest)).rowcount
+        return pruned
 
     def next_generation(self, *, now_unix_ms: int) -> int:
         """max(previous + 1, now)."""

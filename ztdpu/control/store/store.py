@@ -44,6 +44,9 @@ class Transaction(Protocol):
     def list_bindings(self, device: str) -> Sequence[StoredBinding]:
         """Every binding of a device, oldest first."""
 
+    def get_newest_binding(self, device: str) -> StoredBinding | None:
+        """The binding with the highest boot and sequence, live or not; None before the first."""
+
     def find_key_owners(self, keys: Collection[bytes]) -> Sequence[StoredBinding]:
         """Every binding, of any device, that names one of these keys (SHA-256 of the SPKI), in either use."""
 
@@ -94,6 +97,10 @@ class Transaction(Protocol):
 
     def put_answer(self, answer: AnsweredRequest) -> None:
         """Remember an answer."""
+
+    def prune(self, *, now_unix_ms: int) -> int:
+        """Forget what can do nothing any more: spent and expired tokens of yesterday, all but the newest answers to
+        request ids, all but the newest retired bindings of a device. Keys of revoked devices stay. Returns how many."""
 
     def next_generation(self, *, now_unix_ms: int) -> int:
         """max(previous + 1, now): never back, whatever the clock or a backup says."""
