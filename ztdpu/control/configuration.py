@@ -108,6 +108,9 @@ class Specification(Section):
     """What the network between devices carries in one packet; endpoints get what is left after PSP."""
     admin_socket: Path
     """UNIX socket; its directory is made 0700."""
+    floor_file: Path | None = None
+    """Where the highest generation is remembered outside of the store; default: in the state directory. Name a place
+    that no backup of the store puts back: that is how a store that went back is noticed."""
     attestation: Attestation = Attestation()
     metrics_listen: Listener | None = None
     """Prometheus, plain HTTP; absent: none."""

@@ -97,6 +97,7 @@ def build_desired(spec: Specification, load: Callable[[], Cluster], *, lowest_ro
         for one in roster.networks
     }
     _check_roster_agrees(cluster, roster, spec.roster_file, faults)
+    _check_leases(cluster, spec.attestation.interval_s, faults)
     tables: dict[str, CompiledTables] = {}
     references: dict[str, ReferenceValues] = {}
     appraisal: dict[str, AppraisalPolicy] = {}
@@ -158,6 +159,20 @@ def _verify(spec: Specification, octets: bytes, signature: bytes, lowest_serial:
 
 def _operator_keys(path: Path) -> Sequence[Ed25519PublicKey]:
     return parse_public_keys(_read(path).decode("utf-8", errors="replace"), file=str(path))
+
+
+def _check_leases(cluster: Cluster, interval_s: float, faults: list[PolicyError]) -> None:
+    """A tenant's lease that one failed attestation would end can never be kept: healthy devices would go dark."""
+    for name, tenant in cluster.tenants.items():
+        lease_s = tenant.spec.lease_s
+        if lease_s is not None and lease_s < 2 * interval_s:
+            faults.append(
+                PolicyError(
+                    f"leaseS {lease_s} is less than two attestation intervals of control ({interval_s:g} s)",
+                    remedy=f"raise it to {2 * interval_s:g}, or lower intervalS in control's start-up file",
+                    where=cluster.locate("Tenant", name, ("spec", "leaseS")),
+                )
+            )
 
 
 def _check_roster_agrees(cluster: Cluster, roster: Roster, file: Path, faults: list[PolicyError]) -> None:
