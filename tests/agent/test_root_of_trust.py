@@ -201,7 +201,7 @@ def test_what_does_not_fit_is_refused_and_the_door_stays_open(running):
 def test_spdm_door_never_binds(running):
     with running.connect("spdm.sock") as peer:
         peer.send(encode_bind_request(REQUEST))
-        assert peer.recv(DOOR_LIMIT_OCTETS)[:2] == b"\x12\x7f"
+        assert peer.recv(DOOR_LIMIT_OCTETS)[:2] == b"\x10\x7f"
 
 
 @pytest.mark.parametrize("door", ["spdm.sock", "binding.sock"])

@@ -8,7 +8,6 @@ in that device's directory, owned by its uid range.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 from collections.abc import Mapping
@@ -29,7 +28,6 @@ from ztdpu.lab.layout import (
     DevicePlan,
     LabPlan,
 )
-from ztdpu.trust import dice
 from ztdpu.trust.firmware import compute_fwid, default_firmware, measure
 from ztdpu.trust.manufacture import DeviceSecrets, create_manufacturer, encode_secrets
 from ztdpu.trust.profile import Profile, load_profile
@@ -90,7 +88,7 @@ def _sign_roster(plan: LabPlan, profiles: Mapping[str, Profile], made: Mapping[s
         devices=tuple(
             RosterDevice(
                 name=device.name,
-                device_id_sha256=_device_id_sha256(made[device.name]),
+                device_id_sha256=made[device.name].device_id_sha256,
                 tenants=tuple(sorted({e.tenant for e in plan.endpoints if e.device == device.name})),
             )
             for device in plan.devices
@@ -109,10 +107,6 @@ def _sign_roster(plan: LabPlan, profiles: Mapping[str, Profile], made: Mapping[s
     (public / ROSTER_KEYS).write_text(f"{key} operator of the lab\n")
     secret = operator.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
     write_private(plan.paths.secrets / OPERATOR_KEY, secret)
-
-
-def _device_id_sha256(made: DeviceSecrets) -> bytes:
-    return hashlib.sha256(dice.encode_spki(dice.derive_key(made.uds).public_key())).digest()
 
 
 def _shipped_fwids(profile: Profile) -> tuple[str, ...]:

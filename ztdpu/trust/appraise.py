@@ -29,6 +29,7 @@ from ztdpu.trust.firmware import compute_fwid
 from ztdpu.trust.profile import Profile, load_profile
 from ztdpu.trust.reference import AppraisalPolicy, ReferenceValues, Version
 from ztdpu.trust.spdm.evidence import Evidence, MeasurementBlock, make_evidence
+from ztdpu.trust.spdm.suite import suite_of
 from ztdpu.trust.spdm.transcript import verify_measurements
 
 NONCE_OCTETS: Final = 32
@@ -107,7 +108,7 @@ def appraise(
     _check_root_hash(evidence, profile)
     if evidence.nonce != nonce:
         raise EvidenceError("evidence answers another nonce: it is old or another session's")
-    verify_measurements(evidence, chain.alias_public_key)
+    verify_measurements(evidence, chain.alias_public_key, suite_of(profile))
     _check_blocks(evidence.blocks, profile)
     _check_fwids(chain, evidence.blocks, profile)
     measured = judge.read_measured(evidence.blocks, profile)

@@ -51,7 +51,7 @@ def boot_device(profile: Profile, secrets: DeviceSecrets, firmware: Firmware, bo
     _check(profile, secrets, boot)
     blocks = measure(profile, firmware)
     issuer = x509.load_der_x509_certificate(secrets.certificates[-1])
-    issuer_key = dice.derive_key(secrets.uds)
+    issuer_key = dice.derive_key(secrets.uds, profile.curve_name)
     device_id_spki = dice.encode_spki(issuer_key.public_key())
     not_before = issuer.not_valid_before_utc
     cdi = dice.Cdi(attest=secrets.uds, seal=secrets.uds)
@@ -59,7 +59,7 @@ def boot_device(profile: Profile, secrets: DeviceSecrets, firmware: Firmware, bo
     for level in profile.levels[profile.device_id_level + 1 :]:
         fwid = compute_fwid(profile, level, blocks)
         cdi = dice.derive_cdi(cdi, _inputs(level, blocks, boot))
-        key = dice.derive_key(cdi.attest)
+        key = dice.derive_key(cdi.attest, profile.curve_name)
         issuer = build_certificate(
             profile,
             level,

@@ -28,7 +28,6 @@ from ztdpu.trust.profile import ChainLevel, FwidExtension, LevelRole, Profile
 
 CHAIN_LIMIT: Final = 10
 CHAIN_LIMIT_OCTETS: Final = 32 * 1024
-_CURVES: Final = {"ecdsa-p384": frozenset({"secp384r1"})}
 _CRITICAL_KNOWN: Final = frozenset(
     {
         ExtensionOID.BASIC_CONSTRAINTS,
@@ -140,7 +139,7 @@ def _pinned(root: x509.Certificate, roots: Sequence[x509.Certificate]) -> x509.C
 def _check_level(certificate: x509.Certificate, *, position: int, profile: Profile) -> None:
     level = profile.levels[position]
     reading.refuse_unknown_critical(certificate, known=_CRITICAL_KNOWN, refusal=CertificateError)
-    reading.ec_public_key(certificate, curves=_CURVES[profile.signature], refusal=CertificateError)
+    reading.ec_public_key(certificate, curves={profile.curve_name}, refusal=CertificateError)
     constraints = reading.find_extension(certificate, x509.BasicConstraints)
     usage = reading.find_extension(certificate, x509.KeyUsage)
     if usage is None:
@@ -169,11 +168,11 @@ def _check_product(certificate: x509.Certificate, level: ChainLevel) -> None:
 
 
 def _read(path: list[x509.Certificate], profile: Profile) -> DeviceChain:
-    curves = _CURVES[profile.signature]
+    curves = {profile.curve_name}
     device_id = reading.ec_public_key(path[profile.device_id_level], curves=curves, refusal=CertificateError)
     alias = reading.ec_public_key(path[-1], curves=curves, refusal=CertificateError)
     device_id_spki = reading.spki_der(device_id)
-    if device_id_spki == _unprovisioned_spki():
+    if device_id_spki == _unprovisioned_spki(profile.curve_name):
         raise CertificateError("device was never provisioned: its DeviceID comes from an all-zero secret")
     ueid = dice.make_ueid(device_id_spki)
     claimed = _extension(path[profile.device_id_level], extensions.TCG_UEID_OID)
@@ -242,5 +241,5 @@ def encode_chain(chain: DeviceChain) -> tuple[bytes, ...]:
 
 
 @cache
-def _unprovisioned_spki() -> bytes:
-    return dice.encode_spki(dice.derive_key(bytes(dice.UDS_OCTETS)).public_key())
+def _unprovisioned_spki(curve_name: str) -> bytes:
+    return dice.encode_spki(dice.derive_key(bytes(dice.UDS_OCTETS), curve_name).public_key())

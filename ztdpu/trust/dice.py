@@ -27,6 +27,7 @@ CDI_OCTETS: Final = 32
 ID_OCTETS: Final = 20
 INPUT_OCTETS: Final = 64
 
+CURVES: Final[dict[str, ec.EllipticCurve]] = {"secp256r1": ec.SECP256R1(), "secp384r1": ec.SECP384R1()}
 _ASYM_SALT: Final = bytes.fromhex(
     "63b6a04d2c077fc10f639f21da793844356cc2b0b441b3a77124035c03f8e1be"
     "6035d31f282821a7450a02222ab1b3cff1679b05ab1ca5d1affb789ccd2b0b3b"
@@ -111,9 +112,9 @@ def derive_ec_key(seed: bytes, curve: ec.EllipticCurve) -> ec.EllipticCurvePriva
         state = hmac.digest(key, state, "sha512")
 
 
-def derive_key(secret: bytes) -> ec.EllipticCurvePrivateKey:
-    """Derive the P-384 key pair of an environment from its UDS or CDI_Attest."""
-    return derive_ec_key(derive_key_seed(secret), ec.SECP384R1())
+def derive_key(secret: bytes, curve_name: str = "secp384r1") -> ec.EllipticCurvePrivateKey:
+    """Derive the key pair of an environment from its UDS or CDI_Attest, on `secp384r1` or `secp256r1`."""
+    return derive_ec_key(derive_key_seed(secret), CURVES[curve_name])
 
 
 def derive_id(raw_public_key: bytes) -> bytes:

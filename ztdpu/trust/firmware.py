@@ -130,9 +130,14 @@ def _measure_value(spec: MeasurementSpec, value: str | int, digest: str) -> byte
                 mode, debug = _MODE_STATES[value]
                 words = (_MODES_OFFERED, mode, _DEBUG_OFFERED, debug)
                 return b"".join(word.to_bytes(4, "little") for word in words)
-            case ((MeasurementKind.FIRMWARE | MeasurementKind.HARDWARE_CONFIGURATION), str()) if (
-                len(value) <= IMAGE_LIMIT_CHARACTERS
-            ):
+            case (
+                (
+                    MeasurementKind.FIRMWARE
+                    | MeasurementKind.HARDWARE_CONFIGURATION
+                    | MeasurementKind.FIRMWARE_CONFIGURATION
+                ),
+                str(),
+            ) if len(value) <= IMAGE_LIMIT_CHARACTERS:
                 return hashlib.new(digest, value.encode()).digest()
     except (ValueError, KeyError, OverflowError) as error:
         raise ConfigurationError(f"component {spec.component} has no value {value!r:.80}") from error

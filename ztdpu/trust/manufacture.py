@@ -10,6 +10,7 @@ dates from the caller's clock; no private key of the PKI is ever written. Every 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,14 +19,14 @@ from typing import Any, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA384
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 
 from ztdpu.errors import ConfigurationError
 from ztdpu.trust import dice, extensions
 from ztdpu.trust.firmware import Firmware, default_firmware
 from ztdpu.trust.profile import ChainLevel, LevelRole, Profile
+from ztdpu.trust.spdm.suite import suite_of
 
 NO_END: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 """RFC 5280, 4.1.2.5: a certificate with no well-defined end."""
@@ -46,6 +47,12 @@ class DeviceSecrets:
     firmware: Firmware
     boot_counter: int
     """Boots so far; raised and written back at each start, before anything is answered."""
+
+    @property
+    def device_id_sha256(self) -> bytes:
+        """SHA-256 of the DeviceID's SPKI: what a roster or a Device document pins."""
+        key = x509.load_der_x509_certificate(self.certificates[-1]).public_key()
+        return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
 
     def __repr__(self) -> str:
         return f"DeviceSecrets(serial={self.serial!r}, profile={self.profile!r}, ...)"
@@ -79,7 +86,7 @@ class Manufacturer:
         if len(uds) != dice.UDS_OCTETS or not any(uds):
             raise ConfigurationError(f"a UDS has {dice.UDS_OCTETS} octets and is not zero")
         level = self.profile.levels[self.profile.device_id_level]
-        device_id = dice.derive_key(uds).public_key()
+        device_id = dice.derive_key(uds, self.profile.curve_name).public_key()
         ueid = extensions.encode_ueid(dice.make_ueid(dice.encode_spki(device_id)))
         certificate = build_certificate(
             self.profile,
@@ -114,7 +121,7 @@ def create_manufacturer(*, profile: Profile, random: Callable[[int], bytes], now
     issuer: x509.Name | None = None
     issuer_key: ec.EllipticCurvePrivateKey | None = None
     for level in profile.levels[: profile.device_id_level]:
-        key = dice.derive_ec_key(random(32), ec.SECP384R1())
+        key = dice.derive_ec_key(random(32), dice.CURVES[profile.curve_name])
         certificate = build_certificate(
             profile,
             level,
@@ -167,7 +174,7 @@ def build_certificate(
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=below), critical=True)
     for extension in extra:
         builder = builder.add_extension(extension, critical=False)
-    return builder.sign(issuer_key, SHA384(), ecdsa_deterministic=True)
+    return builder.sign(issuer_key, suite_of(profile).algorithm, ecdsa_deterministic=True)
 
 
 def encode_secrets(secrets: DeviceSecrets) -> str:

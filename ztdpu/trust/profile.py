@@ -21,6 +21,10 @@ PROFILES_FOLDER: Final = Path(__file__).parent / "profiles"
 
 _RAW: Final = 0x80
 _NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+SLOW_LIMIT_MS: Final = 60_000
+_SPDM_VERSIONS: Final = frozenset({"1.1", "1.2"})
+_SUITES: Final = frozenset({("ecdsa-p384", "sha384"), ("ecdsa-p256", "sha256")})
+CURVE_NAMES: Final = {"ecdsa-p384": "secp384r1", "ecdsa-p256": "secp256r1"}
 HASH_OCTETS: Final = {"sha256": 32, "sha384": 48, "sha512": 64}
 
 
@@ -29,6 +33,7 @@ class MeasurementKind(StrEnum):
 
     FIRMWARE = "firmware"
     HARDWARE_CONFIGURATION = "hardware-configuration"
+    FIRMWARE_CONFIGURATION = "firmware-configuration"
     VERSION = "version"
     SVN = "svn"
     DEVICE_MODE = "device-mode"
@@ -37,10 +42,17 @@ class MeasurementKind(StrEnum):
 _VALUE_TYPES: Final = {
     MeasurementKind.FIRMWARE: 0x01,
     MeasurementKind.HARDWARE_CONFIGURATION: 0x02,
+    MeasurementKind.FIRMWARE_CONFIGURATION: 0x03,
     MeasurementKind.DEVICE_MODE: _RAW | 0x05,
     MeasurementKind.VERSION: _RAW | 0x06,
     MeasurementKind.SVN: _RAW | 0x07,
 }
+_VALUE_TYPES_1_1: Final = _VALUE_TYPES | {
+    MeasurementKind.DEVICE_MODE: _RAW | 0x02,
+    MeasurementKind.VERSION: _RAW | 0x03,
+    MeasurementKind.SVN: _RAW | 0x02,
+}
+"""SPDM 1.1 ends at type 4: a version is firmware configuration, counters and modes are hardware configuration."""
 _RAW_OCTETS: Final = {MeasurementKind.VERSION: 4, MeasurementKind.SVN: 8, MeasurementKind.DEVICE_MODE: 16}
 
 
@@ -88,11 +100,10 @@ class MeasurementSpec:
     kind: MeasurementKind
     octets: int
     """Exact size of the value."""
-
-    @property
-    def value_type(self) -> int:
-        """DMTFSpecMeasurementValueType, with the raw bit (DSP0274 1.2, table 53)."""
-        return _VALUE_TYPES[self.kind]
+    value_type: int
+    """DMTFSpecMeasurementValueType, with the raw bit (DSP0274 1.1, table 29; 1.2, table 53)."""
+    slow_ms: int = 0
+    """How long an emulated device is busy with it; a slow one is left out when measurements are read one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +115,11 @@ class Profile:
     model: str
     description: str
     spdm_version: str
-    """`1.2`; fixed, never negotiated down."""
+    """`1.1` or `1.2`; fixed, never negotiated."""
     signature: str
-    """`ecdsa-p384`: the leaf's, by which it signs measurements."""
+    """`ecdsa-p384` or `ecdsa-p256`: of every key in the chain; the leaf's signs measurements."""
     hash: str
-    """Hash of transcripts, chain digest and FWIDs: `sha384`."""
+    """Hash of transcripts, chain digest, certificates and FWIDs: `sha384` with P-384, `sha256` with P-256."""
     measurement_hash: str
     """Hash of digests inside measurement blocks."""
     organization: str
@@ -118,6 +129,13 @@ class Profile:
     fwid_extension: FwidExtension
     measurements: tuple[MeasurementSpec, ...]
     """By rising index."""
+    one_by_one: bool = False
+    """Whether a verifier reads measurements one by one, the last one signed, instead of all at once."""
+
+    @property
+    def curve_name(self) -> str:
+        """Curve of every key in the chain."""
+        return CURVE_NAMES[self.signature]
 
     @property
     def device_id_level(self) -> int:
@@ -180,12 +198,13 @@ def _build(document: dict[str, Any]) -> Profile:
         )
         for level in chain.pop("levels")
     )
-    measurements = tuple(_build_measurement(spec, spdm["measurement_hash"]) for spec in document.pop("measurements"))
+    measurements = tuple(_build_measurement(spec, spdm) for spec in document.pop("measurements"))
     profile = Profile(
         spdm_version=spdm.pop("version"),
         signature=spdm.pop("signature"),
         hash=spdm.pop("hash"),
         measurement_hash=spdm.pop("measurement_hash"),
+        one_by_one=spdm.pop("one_by_one", False),
         organization=chain.pop("organization"),
         fwid_extension=FwidExtension(chain.pop("fwid_extension")),
         levels=levels,
@@ -198,16 +217,19 @@ def _build(document: dict[str, Any]) -> Profile:
     return profile
 
 
-def _build_measurement(document: dict[str, Any], measurement_hash: str) -> MeasurementSpec:
+def _build_measurement(document: dict[str, Any], spdm: dict[str, Any]) -> MeasurementSpec:
     kind = MeasurementKind(document.pop("kind"))
-    octets = _RAW_OCTETS.get(kind, HASH_OCTETS[measurement_hash])
-    return MeasurementSpec(kind=kind, octets=octets, **document)
+    types = _VALUE_TYPES_1_1 if spdm["version"] == "1.1" else _VALUE_TYPES
+    octets = _RAW_OCTETS.get(kind, HASH_OCTETS[spdm["measurement_hash"]])
+    return MeasurementSpec(kind=kind, octets=octets, value_type=types[kind], **document)
 
 
 def _check(profile: Profile) -> None:
     """Raise ValueError where fields contradict each other or name what this code cannot do."""
-    if (profile.spdm_version, profile.signature, profile.hash) != ("1.2", "ecdsa-p384", "sha384"):
-        raise ValueError("only SPDM 1.2 with ecdsa-p384 and sha384 is supported")
+    if profile.spdm_version not in _SPDM_VERSIONS or (profile.signature, profile.hash) not in _SUITES:
+        raise ValueError("only SPDM 1.1 and 1.2 with ecdsa-p384 and sha384, or ecdsa-p256 and sha256, are supported")
+    if not isinstance(profile.one_by_one, bool):
+        raise TypeError("one_by_one is true or false")
     indices = [spec.index for spec in profile.measurements]
     if indices != sorted(set(indices)) or not all(1 <= index <= 0xFE for index in indices):
         raise ValueError("measurement indices must rise and lie between 1 and 254")
@@ -216,8 +238,12 @@ def _check(profile: Profile) -> None:
     roles = [level.role for level in profile.levels]
     if roles[0] is not LevelRole.ROOT or roles[-1] is not LevelRole.ALIAS or roles.count(LevelRole.DEVICE_ID) != 1:
         raise ValueError("the chain must begin with the root, end with the alias and have one device-id")
+    if not all(0 <= spec.slow_ms <= SLOW_LIMIT_MS for spec in profile.measurements):
+        raise ValueError(f"slow_ms goes from 0 to {SLOW_LIMIT_MS}")
     for level in profile.levels:
         if not set(level.fwid_covers) <= set(indices):
             raise ValueError(f"fwid_covers of `{level.common_name}` names a measurement that is not there")
+        if any(spec.slow_ms for spec in profile.measurements if spec.index in level.fwid_covers):
+            raise ValueError(f"fwid_covers of `{level.common_name}` names a slow measurement, which may be left out")
         if bool(level.fwid_covers) != (level.role in {LevelRole.LAYER, LevelRole.ALIAS}):
             raise ValueError("levels made at boot have a FWID, the others have none")

@@ -59,6 +59,7 @@ class EmulatedRoot:
         boot_counter: int,
         boot_nonce: bytes,
         random: Callable[[int], bytes],
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """Boot the device; only the Alias key and public things are kept.
 
@@ -69,6 +70,7 @@ class EmulatedRoot:
             boot_counter: higher than at any boot before.
             boot_nonce: 16 fresh octets.
             random: gives that many fresh octets, for nonces of signed answers.
+            clock: seconds that do not go back, for measurements that are slow; None: nothing is.
 
         Raises:
             ConfigurationError: secrets, profile and firmware do not fit each other.
@@ -77,6 +79,7 @@ class EmulatedRoot:
         boot = extensions.Boot(counter=boot_counter, nonce=boot_nonce)
         self._device = boot_device(profile, secrets, firmware, boot)
         self._random = random
+        self._clock = clock
         self._sequence = 0
         self._responder = self.open_session().responder
 
@@ -106,7 +109,7 @@ class EmulatedRoot:
         responder = Responder(
             profile=device.profile, certificates=device.certificates, key=device.alias_key, blocks=device.blocks
         )
-        return SpdmSession(responder, self._random)
+        return SpdmSession(responder, self._random, self._clock)
 
     def spdm(self, request: bytes) -> bytes:
         """Door one, for a single requester."""
@@ -138,13 +141,16 @@ class EmulatedRoot:
 class SpdmSession:
     """Door one for one requester."""
 
-    def __init__(self, responder: Responder, random: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, responder: Responder, random: Callable[[int], bytes], clock: Callable[[], float] | None = None
+    ) -> None:
         self.responder = responder
         self._random = random
+        self._clock = clock
 
     def answer(self, request: bytes) -> bytes:
         """Answer one SPDM request; never raises for what it says."""
-        return self.responder.answer(request, self._random(_NONCE_OCTETS))
+        return self.responder.answer(request, self._random(_NONCE_OCTETS), self._clock() if self._clock else None)
 
 
 # --- messages through the binding door --------------------------------------------------------

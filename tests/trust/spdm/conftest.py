@@ -1,4 +1,4 @@
-"""A booted device, its responder and one recorded session for the SPDM tests."""
+"""A booted device, its responder and one recorded session for the SPDM tests: SPDM 1.2 with P-384."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -8,7 +8,7 @@ import pytest
 from ztdpu.trust.boot import BootedDevice, boot_device
 from ztdpu.trust.extensions import Boot
 from ztdpu.trust.manufacture import create_manufacturer
-from ztdpu.trust.profile import Profile, load_profile
+from ztdpu.trust.profile import PROFILES_FOLDER, Profile, parse_profile
 from ztdpu.trust.spdm.evidence import Evidence
 from ztdpu.trust.spdm.requester import MeasurementSession
 from ztdpu.trust.spdm.responder import Responder
@@ -68,7 +68,8 @@ def record(session: MeasurementSession, responder: Responder) -> list[bytes]:
 
 @pytest.fixture(scope="session")
 def bench() -> Bench:
-    profile = load_profile("bluefield-3")
+    text = (PROFILES_FOLDER / "bluefield-3.toml").read_text()
+    profile = parse_profile(text.replace('version = "1.1"', 'version = "1.2"', 1), file="test")
     manufacturer = create_manufacturer(profile=profile, random=lambda octets: b"\x31" * octets, now=NOW)
     secrets = manufacturer.make_device(serial="EMU0001", uds=b"\x5a" * 32, now=NOW)
     device = boot_device(profile, secrets, secrets.firmware, Boot(counter=7, nonce=b"\x01" * 16))

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from ztdpu.errors import EvidenceError, SpdmError
 from ztdpu.trust import canonical
 from ztdpu.trust.spdm.evidence import Evidence, MeasurementBlock, decode_blocks, decode_evidence, make_evidence
+from ztdpu.trust.spdm.suite import suite_of
 from ztdpu.trust.spdm.transcript import verify_measurements
 
 BLOCKS = st.lists(
@@ -69,7 +70,7 @@ def test_store_round_trip(bench):
 
 
 def verify(evidence: Evidence, bench) -> None:
-    verify_measurements(evidence, bench.device.alias_key.public_key())
+    verify_measurements(evidence, bench.device.alias_key.public_key(), suite_of(bench.profile))
 
 
 def test_every_truncation_is_refused(bench):

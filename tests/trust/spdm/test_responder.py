@@ -1,5 +1,6 @@
 """The device's half: what it answers, and that it answers ERROR to all else."""
 
+import dataclasses
 import hashlib
 
 import pytest
@@ -7,24 +8,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ztdpu.errors import SpdmError
+from ztdpu.trust.profile import load_profile
 from ztdpu.trust.spdm import algorithms, messages
 from ztdpu.trust.spdm import authentication as auth
 from ztdpu.trust.spdm.evidence import decode_blocks
 from ztdpu.trust.spdm.messages import Code, ErrorCode
 from ztdpu.trust.spdm.responder import TRANSCRIPT_LIMIT_OCTETS
+from ztdpu.trust.spdm.suite import suite_of
 from ztdpu.trust.spdm.transcript import SigningContext, verify_transcript
 
+SUITE = suite_of(dataclasses.replace(load_profile("bluefield-3"), spdm_version="1.2"))
 NONCE = b"\x99" * 32
 GET_VERSION = messages.GetVersion().encode()
-GET_CAPABILITIES = messages.GetCapabilities(flags=0).encode()
-NEGOTIATE = algorithms.NegotiateAlgorithms(asymmetric=0x90, hash=3).encode()
-ALL_SIGNED = auth.GetMeasurements(operation=0xFF, nonce=b"\xaa" * 32).encode()
+GET_CAPABILITIES = messages.GetCapabilities(version=0x12, flags=0).encode()
+NEGOTIATE = algorithms.NegotiateAlgorithms(version=0x12, asymmetric=0x90, hash=3).encode()
+ALL_SIGNED = auth.GetMeasurements(version=0x12, operation=0xFF, nonce=b"\xaa" * 32).encode()
 REQUESTS = {
     "capabilities": GET_CAPABILITIES,
     "algorithms": NEGOTIATE,
-    "digests": auth.GetDigests().encode(),
-    "certificate": auth.GetCertificate(slot=0, offset=0, length=100).encode(),
-    "challenge": auth.Challenge(slot=0, summary=0xFF, nonce=b"\xbb" * 32).encode(),
+    "digests": auth.GetDigests(version=0x12).encode(),
+    "certificate": auth.GetCertificate(version=0x12, slot=0, offset=0, length=100).encode(),
+    "challenge": auth.Challenge(version=0x12, slot=0, summary=0xFF, nonce=b"\xbb" * 32).encode(),
     "measurements": ALL_SIGNED,
 }
 
@@ -77,44 +81,44 @@ def test_signature_covers_unsigned_answers_before_it(bench):
     responder = bench.responder()
     key = bench.device.alias_key.public_key()
     part_a = negotiate(responder)
-    count = auth.GetMeasurements(operation=0).encode()
-    one = auth.GetMeasurements(operation=3).encode()
+    count = auth.GetMeasurements(version=0x12, operation=0).encode()
+    one = auth.GetMeasurements(version=0x12, operation=3).encode()
     answers = [responder.answer(request, NONCE) for request in (count, one, ALL_SIGNED)]
-    assert auth.Measurements.decode(answers[0], signature_octets=0).total == len(bench.device.blocks)
-    single = auth.Measurements.decode(answers[1], signature_octets=0)
+    assert auth.Measurements.decode(answers[0], is_signed=False, suite=SUITE).total == len(bench.device.blocks)
+    single = auth.Measurements.decode(answers[1], is_signed=False, suite=SUITE)
     assert [block.index for block in decode_blocks(single.record, count=single.count)] == [3]
-    unsigned = auth.slice_unsigned(answers[2])
+    unsigned = auth.slice_unsigned(answers[2], SUITE)
     l1 = b"".join((*part_a, count, answers[0], one, answers[1], ALL_SIGNED, unsigned))
-    verify_transcript(key, SigningContext.MEASUREMENTS, l1, answers[2][-96:])
+    verify_transcript(key, SigningContext.MEASUREMENTS, l1, answers[2][-96:], SUITE)
     # The next signature starts afresh behind part A.
     again = responder.answer(ALL_SIGNED, NONCE)
-    fresh = b"".join((*part_a, ALL_SIGNED, auth.slice_unsigned(again)))
-    verify_transcript(key, SigningContext.MEASUREMENTS, fresh, again[-96:])
+    fresh = b"".join((*part_a, ALL_SIGNED, auth.slice_unsigned(again, SUITE)))
+    verify_transcript(key, SigningContext.MEASUREMENTS, fresh, again[-96:], SUITE)
     with pytest.raises(SpdmError):
-        verify_transcript(key, SigningContext.MEASUREMENTS, l1, again[-96:])
+        verify_transcript(key, SigningContext.MEASUREMENTS, l1, again[-96:], SUITE)
 
 
 def test_another_command_between_measurements_is_not_signed_over(bench):
     responder = bench.responder()
     part_a = negotiate(responder)
-    responder.answer(auth.GetMeasurements(operation=0).encode(), NONCE)
-    responder.answer(auth.GetDigests().encode(), NONCE)
+    responder.answer(auth.GetMeasurements(version=0x12, operation=0).encode(), NONCE)
+    responder.answer(auth.GetDigests(version=0x12).encode(), NONCE)
     answer = responder.answer(ALL_SIGNED, NONCE)
-    l1 = b"".join((*part_a, ALL_SIGNED, auth.slice_unsigned(answer)))
-    verify_transcript(bench.device.alias_key.public_key(), SigningContext.MEASUREMENTS, l1, answer[-96:])
+    l1 = b"".join((*part_a, ALL_SIGNED, auth.slice_unsigned(answer, SUITE)))
+    verify_transcript(bench.device.alias_key.public_key(), SigningContext.MEASUREMENTS, l1, answer[-96:], SUITE)
 
 
 @pytest.mark.parametrize("summary", [auth.NO_SUMMARY, auth.ALL_SUMMARY])
 def test_challenge_without_certificates_read_covers_a_and_c(bench, summary):
     responder = bench.responder()
     part_a = negotiate(responder)
-    request = auth.Challenge(slot=0, summary=summary, nonce=b"\xbb" * 32).encode()
+    request = auth.Challenge(version=0x12, slot=0, summary=summary, nonce=b"\xbb" * 32).encode()
     answer = responder.answer(request, NONCE)
-    decoded = auth.ChallengeAuth.decode(answer, summary=summary)
+    decoded = auth.ChallengeAuth.decode(answer, summary=summary, suite=SUITE)
     record = b"".join(block.encode() for block in bench.device.blocks)
     assert decoded.summary_hash == (hashlib.sha384(record).digest() if summary else b"")
-    m1 = b"".join((*part_a, request, auth.slice_unsigned(answer)))
-    verify_transcript(bench.device.alias_key.public_key(), SigningContext.CHALLENGE_AUTH, m1, decoded.signature)
+    m1 = b"".join((*part_a, request, auth.slice_unsigned(answer, SUITE)))
+    verify_transcript(bench.device.alias_key.public_key(), SigningContext.CHALLENGE_AUTH, m1, decoded.signature, SUITE)
 
 
 def test_algorithm_tables_are_answered_with_nothing_selected(bench):
@@ -122,21 +126,27 @@ def test_algorithm_tables_are_answered_with_nothing_selected(bench):
     responder.answer(GET_VERSION, NONCE)
     responder.answer(GET_CAPABILITIES, NONCE)
     tables = tuple(algorithms.AlgorithmTable(kind, 0x1B) for kind in (2, 3, 4, 5))
-    request = algorithms.NegotiateAlgorithms(asymmetric=0x80, hash=2, tables=tables).encode()
-    answer = algorithms.Algorithms.decode(responder.answer(request, NONCE))
+    request = algorithms.NegotiateAlgorithms(version=0x12, asymmetric=0x80, hash=2, tables=tables).encode()
+    answer = algorithms.Algorithms.decode(responder.answer(request, NONCE), version=0x12)
     assert [(table.kind, table.bits) for table in answer.tables] == [(2, 0), (3, 0), (4, 0), (5, 0)]
 
 
 @pytest.mark.parametrize(
     "request_octets",
     [
-        pytest.param(auth.GetCertificate(slot=1, offset=0, length=10).encode(), id="slot without chain"),
-        pytest.param(auth.GetCertificate(slot=0, offset=0xFFFF, length=10).encode(), id="behind the chain"),
-        pytest.param(auth.GetCertificate(slot=0, offset=0, length=0).encode(), id="nothing asked for"),
-        pytest.param(auth.GetMeasurements(operation=200).encode(), id="unknown index"),
-        pytest.param(auth.GetMeasurements(operation=0xFF, nonce=bytes(32), slot=3).encode(), id="other slot signs"),
-        pytest.param(auth.Challenge(slot=2, summary=0, nonce=bytes(32)).encode(), id="challenge to another slot"),
-        pytest.param(auth.Challenge(slot=0, summary=1, nonce=bytes(32)).encode(), id="TCB summary"),
+        pytest.param(auth.GetCertificate(version=0x12, slot=1, offset=0, length=10).encode(), id="slot without chain"),
+        pytest.param(
+            auth.GetCertificate(version=0x12, slot=0, offset=0xFFFF, length=10).encode(), id="behind the chain"
+        ),
+        pytest.param(auth.GetCertificate(version=0x12, slot=0, offset=0, length=0).encode(), id="nothing asked for"),
+        pytest.param(auth.GetMeasurements(version=0x12, operation=200).encode(), id="unknown index"),
+        pytest.param(
+            auth.GetMeasurements(version=0x12, operation=0xFF, nonce=bytes(32), slot=3).encode(), id="other slot signs"
+        ),
+        pytest.param(
+            auth.Challenge(version=0x12, slot=2, summary=0, nonce=bytes(32)).encode(), id="challenge to another slot"
+        ),
+        pytest.param(auth.Challenge(version=0x12, slot=0, summary=1, nonce=bytes(32)).encode(), id="TCB summary"),
         pytest.param(ALL_SIGNED[:-1], id="cut short"),
         pytest.param(ALL_SIGNED + b"\0", id="too long"),
         pytest.param(b"", id="empty"),
@@ -163,7 +173,7 @@ def test_no_common_algorithm(bench, fields):
     responder = bench.responder()
     responder.answer(GET_VERSION, NONCE)
     responder.answer(GET_CAPABILITIES, NONCE)
-    request = algorithms.NegotiateAlgorithms(**fields).encode()
+    request = algorithms.NegotiateAlgorithms(version=0x12, **fields).encode()
     assert error_of(responder.answer(request, NONCE)) == ErrorCode.INVALID_REQUEST
     assert responder.answer(NEGOTIATE, NONCE)[1] == Code.ALGORITHMS
 
@@ -171,10 +181,10 @@ def test_no_common_algorithm(bench, fields):
 def test_answers_fit_what_the_requester_takes(bench):
     responder = bench.responder()
     responder.answer(GET_VERSION, NONCE)
-    small = messages.GetCapabilities(flags=0, transfer_octets=128, message_octets=128)
+    small = messages.GetCapabilities(version=0x12, flags=0, transfer_octets=128, message_octets=128)
     responder.answer(small.encode(), NONCE)
     responder.answer(NEGOTIATE, NONCE)
-    portion = responder.answer(auth.GetCertificate(slot=0, offset=0, length=4000).encode(), NONCE)
+    portion = responder.answer(auth.GetCertificate(version=0x12, slot=0, offset=0, length=4000).encode(), NONCE)
     assert len(portion) == 128
     assert error_of(responder.answer(ALL_SIGNED, NONCE)) == ErrorCode.RESPONSE_TOO_LARGE
 
@@ -182,7 +192,7 @@ def test_answers_fit_what_the_requester_takes(bench):
 def test_a_session_without_end_does_not_fill_the_memory(bench):
     responder = bench.responder()
     negotiate(responder)
-    request = auth.GetCertificate(slot=0, offset=0, length=4000).encode()
+    request = auth.GetCertificate(version=0x12, slot=0, offset=0, length=4000).encode()
     answers = [responder.answer(request, NONCE) for _ in range(TRANSCRIPT_LIMIT_OCTETS // 4000 + 2)]
     assert error_of(answers[-1]) in {ErrorCode.REQUEST_RESYNCH, ErrorCode.UNEXPECTED_REQUEST}
     assert bench.drive(responder).blocks == bench.device.blocks

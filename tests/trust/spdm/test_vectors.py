@@ -15,19 +15,40 @@ from ztdpu.trust.spdm import authentication as auth
 from ztdpu.trust.spdm.chain_format import encode_chain, split_chain
 from ztdpu.trust.spdm.evidence import decode_blocks
 from ztdpu.trust.spdm.requester import MeasurementSession
+from ztdpu.trust.spdm.suite import suite_of
 from ztdpu.trust.spdm.transcript import SigningContext, verify_transcript
 
 PATH = Path(__file__).parents[4] / "shared" / "vectors" / "spdm" / "spdm12_p384_sha384.json"
 pytestmark = pytest.mark.skipif(not PATH.is_file(), reason=f"{PATH.name} is not here")
 
+PROFILE = dataclasses.replace(load_profile("bluefield-3"), spdm_version="1.2", measurement_hash="sha384")
+SUITE = suite_of(PROFILE)
+
+
+def plain(kind):
+    return lambda message: kind.decode(message, version=SUITE.version)
+
+
+def sized(kind):
+    return lambda message: kind.decode(message, suite=SUITE)
+
+
+def read_challenge(answer):
+    return auth.ChallengeAuth.decode(answer, summary=auth.ALL_SUMMARY, suite=SUITE)
+
+
+def read_measurements(answer):
+    return auth.Measurements.decode(answer, is_signed=True, suite=SUITE)
+
+
 CODECS = {
     0x84: (messages.GetVersion.decode, messages.Version.decode),
-    0xE1: (messages.GetCapabilities.decode, messages.Capabilities.decode),
-    0xE3: (algorithms.NegotiateAlgorithms.decode, algorithms.Algorithms.decode),
-    0x81: (auth.GetDigests.decode, auth.Digests.decode),
-    0x82: (auth.GetCertificate.decode, auth.Certificate.decode),
-    0x83: (auth.Challenge.decode, lambda answer: auth.ChallengeAuth.decode(answer, summary=auth.ALL_SUMMARY)),
-    0xE0: (auth.GetMeasurements.decode, auth.Measurements.decode),
+    0xE1: (plain(messages.GetCapabilities), plain(messages.Capabilities)),
+    0xE3: (plain(algorithms.NegotiateAlgorithms), plain(algorithms.Algorithms)),
+    0x81: (plain(auth.GetDigests), sized(auth.Digests)),
+    0x82: (plain(auth.GetCertificate), plain(auth.Certificate)),
+    0x83: (plain(auth.Challenge), read_challenge),
+    0xE0: (plain(auth.GetMeasurements), read_measurements),
 }
 
 
@@ -43,7 +64,7 @@ def pairs(vector):
 
 @pytest.fixture(scope="module")
 def leaf_key(vector):
-    _, certificates = split_chain(bytes.fromhex(vector["chain"]))
+    _, certificates = split_chain(bytes.fromhex(vector["chain"]), SUITE)
     return x509.load_der_x509_certificate(certificates[-1]).public_key()
 
 
@@ -56,25 +77,25 @@ def test_every_message_encodes_again_to_its_octets(pairs):
 
 def test_negotiated_values(vector, pairs):
     assert [hex(entry) for entry in messages.Version.decode(pairs[0][1]).entries] == vector["versions"]
-    assert hex(messages.Capabilities.decode(pairs[1][1]).flags) == vector["cap"]
-    selected = algorithms.Algorithms.decode(pairs[2][1])
+    assert hex(messages.Capabilities.decode(pairs[1][1], version=SUITE.version).flags) == vector["cap"]
+    selected = algorithms.Algorithms.decode(pairs[2][1], version=SUITE.version)
     assert selected.measurement_hash == vector["meas_hash_algo"]
-    assert (selected.asymmetric, selected.hash) == (messages.ASYM_ECDSA_P384, messages.HASH_SHA384)
+    assert (selected.asymmetric, selected.hash) == (SUITE.asymmetric, SUITE.hash_bit)
 
 
 def test_chain(vector, pairs):
     chain = bytes.fromhex(vector["chain"])
-    root_hash, certificates = split_chain(chain)
+    root_hash, certificates = split_chain(chain, SUITE)
     assert (len(certificates), len(chain)) == (vector["certs"], vector["chain_len"])
-    assert encode_chain(certificates) == chain
+    assert encode_chain(certificates, SUITE) == chain
     assert hashlib.sha384(certificates[0]).digest() == root_hash
-    slots = auth.Digests.decode(pairs[3][1]).slots
+    slots = auth.Digests.decode(pairs[3][1], suite=SUITE).slots
     assert sum(1 << slot for slot in slots) == vector["slot_mask"]
     assert slots[0] == hashlib.sha384(chain).digest()
 
 
 def test_measurement_blocks(vector, pairs):
-    answer = auth.Measurements.decode(pairs[-1][1])
+    answer = read_measurements(pairs[-1][1])
     blocks = decode_blocks(answer.record, count=answer.count)
     seen = [[b.index, b.value_type, b.raw, len(b.value), b.value[:8].hex()] for b in blocks]
     assert seen == vector["blocks"]
@@ -85,31 +106,31 @@ def test_measurement_blocks(vector, pairs):
 
 def test_m1_and_the_challenge_signature(vector, pairs, leaf_key):
     octets = [message for pair in pairs[:6] for message in pair]
-    m1 = b"".join((*octets, pairs[6][0], auth.slice_unsigned(pairs[6][1])))
+    m1 = b"".join((*octets, pairs[6][0], auth.slice_unsigned(pairs[6][1], SUITE)))
     assert hashlib.sha384(m1).hexdigest() == vector["m1_hash"]
-    answer = auth.ChallengeAuth.decode(pairs[6][1], summary=auth.ALL_SUMMARY)
+    answer = read_challenge(pairs[6][1])
     assert answer.signature.hex() == vector["chal_sig"]
     assert answer.summary_hash.hex() == vector["msh"]
-    assert answer.summary_hash == hashlib.sha384(auth.Measurements.decode(pairs[7][1]).record).digest()
-    verify_transcript(leaf_key, SigningContext.CHALLENGE_AUTH, m1, answer.signature)
+    assert answer.summary_hash == hashlib.sha384(read_measurements(pairs[7][1]).record).digest()
+    verify_transcript(leaf_key, SigningContext.CHALLENGE_AUTH, m1, answer.signature, SUITE)
     with pytest.raises(SpdmError):
-        verify_transcript(leaf_key, SigningContext.MEASUREMENTS, m1, answer.signature)
+        verify_transcript(leaf_key, SigningContext.MEASUREMENTS, m1, answer.signature, SUITE)
 
 
 def test_l1_and_the_measurement_signature(vector, pairs, leaf_key):
     octets = [message for pair in pairs[:3] for message in pair]
-    l1 = b"".join((*octets, pairs[7][0], auth.slice_unsigned(pairs[7][1])))
+    l1 = b"".join((*octets, pairs[7][0], auth.slice_unsigned(pairs[7][1], SUITE)))
     assert hashlib.sha384(l1).hexdigest() == vector["l1_hash"]
-    signature = auth.Measurements.decode(pairs[7][1]).signature
+    signature = read_measurements(pairs[7][1]).signature
     assert signature.hex() == vector["meas_sig"]
-    verify_transcript(leaf_key, SigningContext.MEASUREMENTS, l1, signature)
+    verify_transcript(leaf_key, SigningContext.MEASUREMENTS, l1, signature, SUITE)
     with pytest.raises(SpdmError):
-        verify_transcript(leaf_key, SigningContext.MEASUREMENTS, l1[8 + 4 :], signature)
+        verify_transcript(leaf_key, SigningContext.MEASUREMENTS, l1[8 + 4 :], signature, SUITE)
 
 
 def test_our_requester_sends_the_same_octets_and_accepts_the_answers(vector, pairs):
     session = MeasurementSession(
-        profile=dataclasses.replace(load_profile("bluefield-3"), measurement_hash="sha384"),
+        profile=PROFILE,
         nonce=pairs[7][0][4:36],
         challenge_nonce=pairs[6][0][4:36],
     )
@@ -119,11 +140,13 @@ def test_our_requester_sends_the_same_octets_and_accepts_the_answers(vector, pai
     assert session.next_request() is None
     evidence = session.evidence()
     assert hashlib.sha384(evidence.l1).hexdigest() == vector["l1_hash"]
-    assert encode_chain(evidence.certificates).hex() == vector["chain"]
+    assert encode_chain(evidence.certificates, SUITE).hex() == vector["chain"]
 
 
 def test_our_requester_refuses_them_under_another_profile(pairs):
-    session = MeasurementSession(profile=load_profile("bluefield-3"), nonce=pairs[7][0][4:36])
+    session = MeasurementSession(
+        profile=dataclasses.replace(PROFILE, measurement_hash="sha512"), nonce=pairs[7][0][4:36]
+    )
     for _, answer in pairs[:2]:
         session.next_request()
         session.receive(answer)

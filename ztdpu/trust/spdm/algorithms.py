@@ -1,4 +1,4 @@
-"""SPDM 1.2 algorithm negotiation (DSP0274 1.2, 10.5): NEGOTIATE_ALGORITHMS and ALGORITHMS.
+"""SPDM algorithm negotiation (DSP0274 1.1 and 1.2, 10.5): NEGOTIATE_ALGORITHMS and ALGORITHMS.
 
 Nothing is really negotiated here: the profile fixes the algorithms, the requester offers those alone
 and refuses any other selection. Used by requester and responder.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ztdpu.errors import SpdmError
-from ztdpu.trust.spdm.messages import DMTF_MEASUREMENTS, OPAQUE_FORMAT_1, Code, Header, Reader, open_message
+from ztdpu.trust.spdm.messages import DMTF_MEASUREMENTS, Code, Header, Reader, open_message
 
 _TABLE_COUNT: Final = 0x20
 _TABLES_LIMIT: Final = 8
@@ -30,10 +30,12 @@ class AlgorithmTable:
 class NegotiateAlgorithms:
     """NEGOTIATE_ALGORITHMS."""
 
+    version: int
     asymmetric: int
     hash: int
     measurement_specification: int = DMTF_MEASUREMENTS
-    other_parameters: int = OPAQUE_FORMAT_1
+    other_parameters: int = 0
+    """OPAQUE_FORMAT_1 or nothing; 1.1 has no such parameters."""
     tables: tuple[AlgorithmTable, ...] = ()
 
     def encode(self) -> bytes:
@@ -41,7 +43,7 @@ class NegotiateAlgorithms:
         tables = _encode_tables(self.tables)
         return b"".join(
             (
-                Header(Code.NEGOTIATE_ALGORITHMS, len(self.tables)).encode(),
+                Header(Code.NEGOTIATE_ALGORITHMS, len(self.tables), version=self.version).encode(),
                 (_REQUEST_FIXED_OCTETS + len(tables)).to_bytes(2, "little"),
                 bytes((self.measurement_specification, self.other_parameters)),
                 self.asymmetric.to_bytes(4, "little"),
@@ -52,15 +54,16 @@ class NegotiateAlgorithms:
         )
 
     @classmethod
-    def decode(cls, message: bytes) -> NegotiateAlgorithms:
+    def decode(cls, message: bytes, *, version: int) -> NegotiateAlgorithms:
         """Read the message; SpdmError when malformed or with extended algorithms."""
-        header, reader = open_message(message, Code.NEGOTIATE_ALGORITHMS)
+        header, reader = open_message(message, Code.NEGOTIATE_ALGORITHMS, version=version)
         _check_length(reader)
         specification, other = reader.take(2)
         asymmetric, digest = reader.number(4), reader.number(4)
         reader.take(12)
         _refuse_extended(reader)
         return cls(
+            version=version,
             asymmetric=asymmetric,
             hash=digest,
             measurement_specification=specification,
@@ -73,11 +76,13 @@ class NegotiateAlgorithms:
 class Algorithms:
     """ALGORITHMS: one bit selected of each kind."""
 
+    version: int
     asymmetric: int
     hash: int
     measurement_hash: int
     measurement_specification: int = DMTF_MEASUREMENTS
-    other_parameters: int = OPAQUE_FORMAT_1
+    other_parameters: int = 0
+    """OPAQUE_FORMAT_1 or nothing; 1.1 has no such parameters."""
     tables: tuple[AlgorithmTable, ...] = ()
 
     def encode(self) -> bytes:
@@ -85,7 +90,7 @@ class Algorithms:
         tables = _encode_tables(self.tables)
         return b"".join(
             (
-                Header(Code.ALGORITHMS, len(self.tables)).encode(),
+                Header(Code.ALGORITHMS, len(self.tables), version=self.version).encode(),
                 (_RESPONSE_FIXED_OCTETS + len(tables)).to_bytes(2, "little"),
                 bytes((self.measurement_specification, self.other_parameters)),
                 self.measurement_hash.to_bytes(4, "little"),
@@ -97,15 +102,16 @@ class Algorithms:
         )
 
     @classmethod
-    def decode(cls, message: bytes) -> Algorithms:
+    def decode(cls, message: bytes, *, version: int) -> Algorithms:
         """Read the message; SpdmError when malformed or with extended algorithms."""
-        header, reader = open_message(message, Code.ALGORITHMS)
+        header, reader = open_message(message, Code.ALGORITHMS, version=version)
         _check_length(reader)
         specification, other = reader.take(2)
         measurement_hash, asymmetric, digest = (reader.number(4) for _ in range(3))
         reader.take(12)
         _refuse_extended(reader)
         return cls(
+            version=version,
             asymmetric=asymmetric,
             hash=digest,
             measurement_hash=measurement_hash,

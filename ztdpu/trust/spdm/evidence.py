@@ -21,12 +21,16 @@ _BLOCK_HEADER_OCTETS: Final = 7
 _RAW: Final = 0x80
 _MEASUREMENTS_FIXED_OCTETS: Final = 8
 _NONCE_OCTETS: Final = 32
+_REQUEST_OCTETS: Final = 4
 _SIGNED_REQUEST_OCTETS: Final = 37
+_MESSAGES_LIMIT: Final = 2 * (3 + 256)
+_ALL: Final = 0xFF
+_NEGOTIATION: Final = [(b"\x84", b"\x04"), (b"\xe1", b"\x61"), (b"\xe3", b"\x63")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementBlock:
-    """One DMTF measurement block (DSP0274 1.2, 10.11.1)."""
+    """One DMTF measurement block (DSP0274 1.1 and 1.2, 10.11.1)."""
 
     index: int
     value_type: int
@@ -101,7 +105,8 @@ class Evidence:
     root_hash: bytes
     """Hash of the root certificate as the device claims it in its chain header."""
     messages: tuple[bytes, ...]
-    """What is signed (L1): GET_VERSION, VERSION, ... GET_MEASUREMENTS, MEASUREMENTS without its signature.
+    """What is signed (L1): GET_VERSION, VERSION, ... GET_MEASUREMENTS, MEASUREMENTS without its signature;
+    SPDM 1.1 begins with the first GET_MEASUREMENTS.
 
     Requests are those that the requester itself sent, never what the device says it got.
     """
@@ -140,17 +145,48 @@ class Evidence:
 def make_evidence(
     *, profile: str, certificates: tuple[bytes, ...], root_hash: bytes, messages: tuple[bytes, ...], signature: bytes
 ) -> Evidence:
-    """Put evidence together; nonce and blocks are read from the last two of `messages`.
+    """Put evidence together; nonce and blocks are read from the measurement exchanges at the end of `messages`.
 
     Raises:
-        SpdmError: these messages do not end with a signed measurement exchange.
+        SpdmError: these messages are not a negotiation (or none) and measurement exchanges, the last one signed; an
+            answer has other blocks than its request asked for, or an index stands in two of them.
 
     """
-    if len(messages) < 2 or len(messages) % 2:
+    exchanges = _find_exchanges(messages)
+    blocks: list[MeasurementBlock] = []
+    for request, response in exchanges:
+        for block in _read_exchange(request, response, is_last=response is messages[-1]):
+            if any(block.index == other.index for other in blocks):
+                raise SpdmError(f"measurement index {block.index} is in two answers")
+            blocks.append(block)
+    return Evidence(
+        profile=profile,
+        certificates=certificates,
+        root_hash=root_hash,
+        messages=messages,
+        signature=signature,
+        nonce=messages[-2][4:36],
+        blocks=tuple(blocks),
+    )
+
+
+def _find_exchanges(messages: tuple[bytes, ...]) -> list[tuple[bytes, bytes]]:
+    """Pairs of GET_MEASUREMENTS and MEASUREMENTS, after the negotiation where there is one."""
+    if len(messages) < 2 or len(messages) % 2 or len(messages) > _MESSAGES_LIMIT:
         raise SpdmError("transcript is not a sequence of requests and responses")
-    request, response = messages[-2:]
-    if len(request) != _SIGNED_REQUEST_OCTETS or request[1] != 0xE0 or not request[2] & 1:
-        raise SpdmError("transcript does not end with a request for signed measurements")
+    pairs = list(zip(messages[::2], messages[1::2], strict=True))
+    codes = [(request[1:2], response[1:2]) for request, response in pairs]
+    if codes[:3] == _NEGOTIATION:
+        pairs = pairs[3:]
+    if not pairs:
+        raise SpdmError("transcript does not end with measurements")
+    return pairs
+
+
+def _read_exchange(request: bytes, response: bytes, *, is_last: bool) -> tuple[MeasurementBlock, ...]:
+    octets = _SIGNED_REQUEST_OCTETS if is_last else _REQUEST_OCTETS
+    if len(request) != octets or request[1] != 0xE0 or bool(request[2] & 1) is not is_last:
+        raise SpdmError("transcript does not end with a request for signed measurements, the only signed one")
     if len(response) < _MEASUREMENTS_FIXED_OCTETS or response[1] != 0x60:
         raise SpdmError("transcript does not end with measurements")
     record_octets = int.from_bytes(response[5:8], "little")
@@ -159,15 +195,11 @@ def make_evidence(
     if rest < 0 or int.from_bytes(response[opaque_at : opaque_at + 2], "little") != rest:
         raise SpdmError("measurements have sizes that do not fit")
     record = response[_MEASUREMENTS_FIXED_OCTETS : _MEASUREMENTS_FIXED_OCTETS + record_octets]
-    return Evidence(
-        profile=profile,
-        certificates=certificates,
-        root_hash=root_hash,
-        messages=messages,
-        signature=signature,
-        nonce=request[4:36],
-        blocks=decode_blocks(record, count=response[4]),
-    )
+    blocks = decode_blocks(record, count=response[4])
+    operation = request[3]
+    if operation != _ALL and [block.index for block in blocks] != ([operation] if operation else []):
+        raise SpdmError(f"answer to a request for measurement {operation} has other measurements in it")
+    return blocks
 
 
 def decode_evidence(blob: bytes) -> Evidence:

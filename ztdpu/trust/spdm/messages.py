@@ -1,4 +1,4 @@
-"""SPDM 1.2 messages up to the negotiated algorithms, and what all messages share (DSP0274 1.2, 10.3 to 10.5).
+"""SPDM messages up to the capabilities, and what all messages share (DSP0274 1.1 and 1.2, 10.3 and 10.4).
 
 Each message is a dataclass with `encode()` and `decode(message)`; decoding refuses every length that does
 not fit and ignores reserved fields, as the standard asks. Used by requester and responder; holds no state.
@@ -13,19 +13,16 @@ from typing import Final
 
 from ztdpu.errors import SpdmError
 
-VERSION_OCTET: Final = 0x12
-"""Of every message but GET_VERSION and VERSION."""
 FIRST_VERSION_OCTET: Final = 0x10
-VERSION_1_2: Final = 0x1200
+"""Of GET_VERSION and VERSION; every other message has the octet of its session's version."""
+_SIZES_SINCE: Final = 0x12
+"""From 1.2 on capabilities name the sizes of messages; before, a peer takes what the transport takes."""
 HEADER_OCTETS: Final = 4
 TRANSFER_MINIMUM_OCTETS: Final = 42
 """DSP0274 1.2, 10.4: no peer may offer less."""
 TRANSFER_OCTETS: Final = 4608
 """What requester and responder here take in one message."""
 
-ASYM_ECDSA_P384: Final = 0x80
-HASH_SHA384: Final = 0x02
-MEASUREMENT_HASHES: Final = {"sha256": 0x02, "sha384": 0x04, "sha512": 0x08}
 DMTF_MEASUREMENTS: Final = 1
 OPAQUE_FORMAT_1: Final = 2
 
@@ -95,6 +92,12 @@ class Reader:
         """Give the next little-endian number."""
         return int.from_bytes(self.take(octets), "little")
 
+    def take_signature(self, octets: int) -> bytes:
+        """Give the signature that ends a message; says so where there is none."""
+        if self.offset == len(self.message):
+            raise SpdmError("the answer is not signed, though a signature was asked for")
+        return self.take(octets)
+
     def end(self) -> None:
         """Refuse anything that is left."""
         if self.offset != len(self.message):
@@ -108,14 +111,14 @@ class Header:
     code: int
     param1: int = 0
     param2: int = 0
-    version: int = VERSION_OCTET
+    version: int = FIRST_VERSION_OCTET
 
     def encode(self) -> bytes:
         """Give the four octets."""
         return bytes((self.version, self.code, self.param1, self.param2))
 
 
-def open_message(message: bytes, code: Code, *, version: int = VERSION_OCTET) -> tuple[Header, Reader]:
+def open_message(message: bytes, code: Code, *, version: int) -> tuple[Header, Reader]:
     """Read the header of a message that must be `code`.
 
     Raises:
@@ -149,7 +152,7 @@ class Error:
     code: int
     data: int = 0
     extended: bytes = b""
-    version: int = VERSION_OCTET
+    version: int
 
     def encode(self) -> bytes:
         """Give the message."""
@@ -162,7 +165,7 @@ class GetVersion:
 
     def encode(self) -> bytes:
         """Give the message."""
-        return Header(Code.GET_VERSION, version=FIRST_VERSION_OCTET).encode()
+        return Header(Code.GET_VERSION).encode()
 
     @classmethod
     def decode(cls, message: bytes) -> GetVersion:
@@ -181,7 +184,7 @@ class Version:
 
     def encode(self) -> bytes:
         """Give the message."""
-        header = Header(Code.VERSION, version=FIRST_VERSION_OCTET).encode()
+        header = Header(Code.VERSION).encode()
         entries = b"".join(entry.to_bytes(2, "little") for entry in self.entries)
         return header + bytes((0, len(self.entries))) + entries
 
@@ -199,6 +202,7 @@ class Version:
 class _CapabilitiesFields:
     """What GET_CAPABILITIES and CAPABILITIES have in common."""
 
+    version: int
     flags: int
     timeout_exponent: int = 0
     """Cryptographic operations take at most 2^exponent microseconds."""
@@ -206,23 +210,26 @@ class _CapabilitiesFields:
     message_octets: int = TRANSFER_OCTETS
 
     def _encode(self, code: Code) -> bytes:
+        sizes = self.transfer_octets.to_bytes(4, "little") + self.message_octets.to_bytes(4, "little")
         return b"".join(
             (
-                Header(code).encode(),
+                Header(code, version=self.version).encode(),
                 bytes((0, self.timeout_exponent, 0, 0)),
                 self.flags.to_bytes(4, "little"),
-                self.transfer_octets.to_bytes(4, "little"),
-                self.message_octets.to_bytes(4, "little"),
+                sizes if self.version >= _SIZES_SINCE else b"",
             )
         )
 
     @staticmethod
-    def _read(message: bytes, code: Code) -> tuple[int, int, int, int]:
-        _, reader = open_message(message, code)
+    def _read(message: bytes, code: Code, version: int) -> tuple[int, int, int, int]:
+        _, reader = open_message(message, code, version=version)
         reader.take(1)
         exponent = reader.number(1)
         reader.take(2)
-        flags, transfer, whole = (reader.number(4) for _ in range(3))
+        flags = reader.number(4)
+        transfer = whole = TRANSFER_OCTETS
+        if version >= _SIZES_SINCE:
+            transfer, whole = reader.number(4), reader.number(4)
         reader.end()
         if transfer < TRANSFER_MINIMUM_OCTETS or whole < transfer:
             raise SpdmError(f"{code.name} offers messages of {transfer} and {whole} octets")
@@ -238,10 +245,16 @@ class GetCapabilities(_CapabilitiesFields):
         return self._encode(Code.GET_CAPABILITIES)
 
     @classmethod
-    def decode(cls, message: bytes) -> GetCapabilities:
+    def decode(cls, message: bytes, *, version: int) -> GetCapabilities:
         """Read the message; SpdmError when malformed."""
-        flags, exponent, transfer, whole = cls._read(message, Code.GET_CAPABILITIES)
-        return cls(flags=flags, timeout_exponent=exponent, transfer_octets=transfer, message_octets=whole)
+        flags, exponent, transfer, whole = cls._read(message, Code.GET_CAPABILITIES, version)
+        return cls(
+            version=version,
+            flags=flags,
+            timeout_exponent=exponent,
+            transfer_octets=transfer,
+            message_octets=whole,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +266,13 @@ class Capabilities(_CapabilitiesFields):
         return self._encode(Code.CAPABILITIES)
 
     @classmethod
-    def decode(cls, message: bytes) -> Capabilities:
+    def decode(cls, message: bytes, *, version: int) -> Capabilities:
         """Read the message; SpdmError when malformed."""
-        flags, exponent, transfer, whole = cls._read(message, Code.CAPABILITIES)
-        return cls(flags=flags, timeout_exponent=exponent, transfer_octets=transfer, message_octets=whole)
+        flags, exponent, transfer, whole = cls._read(message, Code.CAPABILITIES, version)
+        return cls(
+            version=version,
+            flags=flags,
+            timeout_exponent=exponent,
+            transfer_octets=transfer,
+            message_octets=whole,
+        )
