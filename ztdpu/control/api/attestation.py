@@ -62,6 +62,8 @@ class AttestationServicer(attestation_pb2_grpc.AttestationServiceServicer):
                     message = await anext(request_iterator, None)
                     self._slow_guesses_down(message, peer)
                     step = _take(session, message)
+                    if isinstance(step, SpdmRequest) and step.wait_s:
+                        await asyncio.sleep(step.wait_s)
                     yield step_to_message(step)
                     if isinstance(step, Result):
                         self._meters.attestations.labels(result=str(step.state)).inc()

@@ -31,6 +31,7 @@ from ztdpu.trust.appraise import Appraisal
 from ztdpu.trust.profile import load_profile
 from ztdpu.trust.spdm.evidence import Evidence
 from ztdpu.trust.spdm.requester import MeasurementSession
+from ztdpu.trust.spdm.suite import suite_of
 
 TOKEN_LIMIT: Final = 128
 SIGNATURE_LIMIT_OCTETS: Final = 80
@@ -41,6 +42,8 @@ class SpdmRequest:
     """To the device, verbatim."""
 
     request: bytes
+    wait_s: float = 0.0
+    """How long to wait before sending it: the device said that it is busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +98,14 @@ class AttestationSession:
             self._token_sha256 = self._check_token(join_token)
         self._spdm_nonce = secrets.token_bytes(32)
         profile = load_profile(self._fleet.desired.cluster.devices[device].spec.profile)
-        self._measurement = MeasurementSession(profile=profile, nonce=self._spdm_nonce)
+        # A challenge signs what SPDM 1.1 does not sign with its measurements: the negotiation.
+        challenged = not suite_of(profile).signs_negotiation
+        self._measurement = MeasurementSession(
+            profile=profile,
+            nonce=self._spdm_nonce,
+            challenge_nonce=secrets.token_bytes(32) if challenged else None,
+            now_s=self._fleet.now().boottime_ns / 1e9,
+        )
         return self._next_request()
 
     def receive_spdm(self, response: bytes) -> Step:
@@ -106,7 +116,7 @@ class AttestationSession:
 
         """
         self._enter(_Phase.MEASURING, _Phase.MEASURING)
-        self._measurement.receive(response)
+        self._measurement.receive(response, now_s=self._fleet.now().boottime_ns / 1e9)
         if not self._measurement.done:
             return self._next_request()
         return self._judge(self._measurement.evidence())
@@ -123,7 +133,7 @@ class AttestationSession:
         fleet, record = self._fleet, self._read
         keys = judgement.bound_keys(given.key_binding, self._appraisal)
         with fleet.transaction() as transaction:
-            earlier, owners = transaction.list_bindings(record.name), transaction.find_key_owners(keys)
+            newest, owners = transaction.get_newest_binding(record.name), transaction.find_key_owners(keys)
         denied = [owner for owner in owners if owner.denied and owner.device == record.name]
         if any(owner.alias_spki_sha256 == self._appraisal.alias_spki_sha256 for owner in denied):
             return self._wait_for("an Alias never seen before: restart its root of trust")
@@ -137,7 +147,7 @@ class AttestationSession:
             nonce=self._binding_nonce,
             record=record,
             pinned=judgement.pinned_device_id(fleet.desired, record),
-            earlier=earlier,
+            newest=newest,
             owners=owners,
             evidence=self._evidence,
             now=fleet.now(),
@@ -156,7 +166,7 @@ class AttestationSession:
         request = self._measurement.next_request()
         if request is None:
             raise EvidenceError("measurement session has nothing to ask")
-        return SpdmRequest(request=request)
+        return SpdmRequest(request=request, wait_s=self._measurement.wait_s)
 
     def _check_token(self, token: str) -> bytes:
         """Look only; it is spent in the transaction that enrols the device."""
@@ -199,9 +209,8 @@ class AttestationSession:
             return self._wait_for("a newer boot: restart its root of trust")
         tiers = desired.appraisal[record.name].lease_tiers
         state = leases.appraised_state(record, appraisal.tier, tiers_allowed=tiers)
-        if state not in leases.LEASED_STATES | {DeviceState.QUARANTINED} or (
-            state is DeviceState.WARNING and appraisal.tier not in tiers
-        ):
+        # In quarantine too: an identity needs evidence of a tier that policy accepts, lease or not.
+        if state not in leases.LEASED_STATES | {DeviceState.QUARANTINED} or appraisal.tier not in tiers:
             self._phase = _Phase.DONE
             return self._concluder.lower(
                 read=record, desired=desired, appraisal=appraisal, evidence=evidence, state=state
