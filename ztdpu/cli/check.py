@@ -36,12 +36,12 @@ def connectivity(
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Try every flow that policy allows and every attack; exit status 1 when one does not end as it must."""
-    from ztdpu.lab.cluster import require_root
     from ztdpu.lab.crew import Crew
     from ztdpu.lab.record import require_record
+    from ztdpu.lab.takedown import require_owner
     from ztdpu.rpc.client import ControlClient
 
-    require_root()
+    require_owner(state)
     plan = require_record(state.absolute()).plan
     with Crew(Path(plan.state)) as crew, ControlClient.connect(f"unix:{plan.paths.admin_socket}") as control:
         flows = _try_flows(crew, plan)

@@ -14,12 +14,12 @@ from ztdpu.cli.dump import print_side_by_side
 from ztdpu.cli.lab import FabricOption
 from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
 from ztdpu.lab.fabric import FabricChoice
-from ztdpu.lab.layout import lab_command
+from ztdpu.lab.layout import DEFAULT_STATE, lab_command
 from ztdpu.lab.scorecard import LONGEST_REVOCATION_MS
 
 app = typer.Typer(help="Build a lab, train two tenants, attack it, revoke a device: one minute.")
 
-DEMO_STATE: Final = Path("/run/ztdpu/demo")
+DEMO_STATE: Final = DEFAULT_STATE.with_name("demo")
 DEMO_PREFIX: Final = "ztdpu-demo"
 BOUND_S: Final = LONGEST_REVOCATION_MS / 1000
 _TRAINING_COLUMNS: Final = ("tenant", "ranks", "steps", "loss", "accuracy", "off_one_process")
@@ -56,10 +56,8 @@ def demo(
 
 
 def _run(interruption: Any, choice: FabricChoice, *, output: Format, state: Path, prefix: str, keep: bool) -> bool:
-    from ztdpu.lab.cluster import require_root
     from ztdpu.lab.demo import Demo
 
-    require_root()
     with Board() as board:
         run = Demo(
             choice=choice,

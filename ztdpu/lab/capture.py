@@ -167,15 +167,18 @@ def is_wanted(wanted: Wanted, protocol: int, packet: bytes, offset: int) -> bool
     return True
 
 
+def grow_buffer(handle: socket.socket, octets: int) -> None:
+    """Let the kernel keep so much that was not read yet, or as much as it allows."""
+    try:
+        handle.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, octets)
+    except PermissionError:  # root of a user namespace only: take what is allowed
+        handle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, octets)
+
+
 def open_capture(interface: str) -> socket.socket:
     """Open a promiscuous packet socket (on a bridge only that shows what is forwarded). Needs CAP_NET_RAW."""
     handle = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
-    for option in (_SO_RCVBUFFORCE, socket.SO_RCVBUF):
-        try:
-            handle.setsockopt(socket.SOL_SOCKET, option, _BUFFER_OCTETS)
-            break
-        except PermissionError:  # root of a uid range only: take what is allowed
-            continue
+    grow_buffer(handle, _BUFFER_OCTETS)
     handle.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
     handle.bind((interface, _ETH_P_ALL))
     membership = struct.pack("iHH8s", socket.if_nametoindex(interface), _PACKET_MR_PROMISC, 0, b"")

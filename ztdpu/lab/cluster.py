@@ -15,18 +15,21 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Final
 
 from ztdpu.errors import MachineError, StateError, UsageError
 from ztdpu.lab import marks, netns, processes
 from ztdpu.lab.documents import EXAMPLE_POLICIES, plan_lab
+from ztdpu.lab.enclosure import make_enclosure
 from ztdpu.lab.enter import base_environment
-from ztdpu.lab.fabric import ISOLATION, Fabric, has_uids
+from ztdpu.lab.fabric import ISOLATION, Fabric, Isolation, has_uids
 from ztdpu.lab.isolate import Inhabitant, make_inhabitant, set_sysctls
 from ztdpu.lab.layout import (
     DEFAULT_MTU_OCTETS,
     DEFAULT_PREFIX,
+    ENCLOSURE,
     PLACES,
     TRUST_DOMAIN,
     LabPaths,
@@ -46,7 +49,7 @@ from ztdpu.lab.manufacture import (
 )
 from ztdpu.lab.record import LabRecord, tail
 from ztdpu.lab.takedown import clear, forget, locked, sweep
-from ztdpu.lab.view import Bind, View, hosts_file
+from ztdpu.lab.view import Bind, View, homes, hosts_file
 
 Progress = Callable[[str], None]
 SIDECAR_TARGET: Final = Path("/run/ztdpu/sidecar")
@@ -78,15 +81,17 @@ def start_lab(
     that is there is taken down first. Raises UsageError, PolicyRefusedError, StateError (a lab is up), MachineError
     (something did not start: says what, and shows the end of its log); nothing is left behind then.
     """
-    if fabric is not Fabric.NETNS:
-        raise MachineError(f"no lab is built here on the {fabric} fabric", remedy="sudo ztdpu lab up")
-    require_root()
+    if fabric is Fabric.USERSPACE:
+        raise UsageError("a userspace lab has no namespaces to build")
+    if fabric is Fabric.NETNS:
+        require_root()
     state = real_path(state)
     with locked(state):
         sweep(state, prefix, replace=replace)
         children = processes.find_children()
         try:
             _claim(state)
+            enclosure = make_enclosure(str(state)) if fabric is Fabric.USERNS else 0
             progress("reading policy")
             plan = plan_lab(
                 state=state,
@@ -95,10 +100,13 @@ def start_lab(
                 policy=policy or EXAMPLE_POLICIES,
                 devices=devices,
                 strangers=strangers,
+                shared_uid=ISOLATION[fabric] is Isolation.SHARED_UID,
             )
             check_socket_paths(plan)
             _refuse_foreign_names(plan)
             record = LabRecord(plan=plan, fabric=fabric, isolation=ISOLATION[fabric], strangers=tuple(strangers))
+            if enclosure:
+                _remember(record, ENCLOSURE, enclosure)
             record.write()
             progress("manufacturing devices")
             _prepare(plan, interval_s=interval_s, lease_s=lease_s)
@@ -109,7 +117,7 @@ def start_lab(
             clear(state)
             forget(state)
             if isinstance(error, OSError):
-                remedy = "the lab needs root of the host, or a container with --privileged"
+                remedy = "docs/fabrics.md says what each fabric needs; --fabric userspace needs the least"
                 raise MachineError(f"this machine refuses: {error}", remedy=remedy) from error
             raise
     return record
@@ -219,7 +227,7 @@ def _make_inhabitants(record: LabRecord) -> dict[str, Inhabitant]:
     plan = record.plan
     inhabitants: dict[str, Inhabitant] = {}
     environment = base_environment(plan.state)
-    for name, view, network in _views(plan):
+    for name, view, network in _views(plan, isolation=record.isolation):
         inhabitants[name] = make_inhabitant(name, view, environment=environment, network=network)
     for name, inhabitant in inhabitants.items():
         inhabitant.wait_ready()
@@ -229,8 +237,16 @@ def _make_inhabitants(record: LabRecord) -> dict[str, Inhabitant]:
     return inhabitants
 
 
-def _views(plan: LabPlan) -> Iterator[tuple[str, View, tuple[str, ...]]]:
+def _views(plan: LabPlan, *, isolation: Isolation) -> Iterator[tuple[str, View, tuple[str, ...]]]:
     """What each device and endpoint sees, and the sysctls of its network namespace."""
+    for name, view, network in _own_views(plan):
+        if isolation is Isolation.FULL:
+            yield name, view, network
+        else:  # the person's files are no question of uids then: they are out of sight
+            yield name, replace_fields(view, uid_count=1, covered=view.covered | homes()), network
+
+
+def _own_views(plan: LabPlan) -> Iterator[tuple[str, View, tuple[str, ...]]]:
     paths = plan.paths
     hidden = (paths.state,)
     public = Bind(source=paths.public, target=paths.public)

@@ -35,11 +35,19 @@ Address = IPv4Address | IPv6Address
 
 
 def plan_lab(
-    *, state: Path, prefix: str, mtu_octets: int, policy: Path, devices: int | None, strangers: Iterable[str] = ()
+    *,
+    state: Path,
+    prefix: str,
+    mtu_octets: int,
+    policy: Path,
+    devices: int | None,
+    strangers: Iterable[str] = (),
+    shared_uid: bool = False,
 ) -> LabPlan:
     """Return the plan for a lab; writes generated documents under `state` when the directory has too few devices.
 
-    `strangers` are further devices without endpoints. Raises PolicyRefusedError, UsageError.
+    `strangers` are further devices without endpoints; with `shared_uid` nobody gets uids of its own.
+    Raises PolicyRefusedError, UsageError.
     """
     cluster = load_directory(policy)
     wanted = len(cluster.devices) if devices is None else devices
@@ -50,19 +58,26 @@ def plan_lab(
         shutil.copytree(policy, copied)
         (copied / _GENERATED).write_text("---\n".join(write_yaml(document) for document in extra))
         policy, cluster = copied, load_directory(copied)
-    return make_plan(cluster, state=state, prefix=prefix, mtu_octets=mtu_octets, policy=policy.resolve())
+    resolved = policy.resolve()
+    return make_plan(cluster, state=state, prefix=prefix, mtu_octets=mtu_octets, policy=resolved, shared_uid=shared_uid)
 
 
-def make_plan(cluster: Cluster, *, state: Path, prefix: str, mtu_octets: int, policy: Path) -> LabPlan:
+def make_plan(
+    cluster: Cluster, *, state: Path, prefix: str, mtu_octets: int, policy: Path, shared_uid: bool = False
+) -> LabPlan:
     """Return names, addresses and uid ranges for everybody in the cluster. Pure."""
     check_names((*cluster.devices, *cluster.endpoints))
+
+    def base(slot: int) -> int:
+        return 0 if shared_uid else uid_base(str(state), prefix, slot)
+
     devices = tuple(
         DevicePlan(
             name=name,
             profile=document.spec.profile,
             underlay_address=str(document.spec.underlay.address),
             oob_address=oob_address(index),
-            uid_base=uid_base(str(state), prefix, index),
+            uid_base=base(index),
         )
         for index, (name, document) in enumerate(cluster.devices.items())
     )
@@ -74,7 +89,7 @@ def make_plan(cluster: Cluster, *, state: Path, prefix: str, mtu_octets: int, po
             addresses=tuple(str(address) for address in endpoint.addresses),
             mtu_octets=mtu_octets - _overhead_octets(cluster, endpoint.tenant),
             endpoint_id=endpoint.endpoint_id.hex(),
-            uid_base=uid_base(str(state), prefix, len(devices) + index),
+            uid_base=base(len(devices) + index),
         )
         for index, endpoint in enumerate(cluster.endpoints.values())
     )

@@ -4,7 +4,7 @@ Called by `ztdpu lab exec`, and as a program of its own by the demo and the test
 
     python -m ztdpu.lab.enter STATE TARGET PROGRAM [ARGUMENT...]
 
-In an endpoint or device the program is root of that one's uid range, never of the host. Forks: callers of
+In an endpoint or device the program is root of that one's user namespace, never of the host. Forks: callers of
 the functions have no threads and no grpc.
 """
 
@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from ztdpu.errors import MachineError, UsageError, ZtdpuError
+from ztdpu.lab.enclosure import enter_enclosure
+from ztdpu.lab.fabric import Isolation
 from ztdpu.lab.layout import PLACES
 from ztdpu.lab.netns import NAMES
 from ztdpu.lab.processes import MARKER, spawn_daemon
 from ztdpu.lab.record import LabRecord, require_record
-from ztdpu.lab.syscalls import Clone, setns
+from ztdpu.lab.syscalls import Clone, become_root, setns
 
 _NOT_FOUND: Final = 127
 _NOT_EXECUTABLE: Final = 126
@@ -45,8 +47,10 @@ def base_environment(state: str, *, home: str = "/root") -> dict[str, str]:
 def enter_target(record: LabRecord, target: str) -> bool:
     """Move this process into `target`; True when only its next child is in the pid namespace as well.
 
-    In `fabric`, `oob` and `control` what runs stays host root: they are network namespaces and nothing more.
+    In `fabric`, `oob` and `control` what runs stays root of the host (or of the enclosure): they are network
+    namespaces and nothing more.
     """
+    enter_enclosure(record)
     if target in PLACES:
         descriptor = os.open(NAMES / record.plan.namespace(target), os.O_RDONLY | os.O_CLOEXEC)
         setns(descriptor, Clone.NEWNET)
@@ -61,9 +65,7 @@ def enter_target(record: LabRecord, target: str) -> bool:
     for descriptor, kind in held:
         setns(descriptor, kind)
         os.close(descriptor)
-    os.setgroups([])
-    os.setresgid(0, 0, 0)
-    os.setresuid(0, 0, 0)
+    become_root(keep_groups=record.isolation is Isolation.SHARED_UID)
     return True
 
 

@@ -51,6 +51,7 @@ def _reap() -> None:
 
 def main() -> None:
     """Hold the namespaces until told to end."""
+    os.chdir("/")
     orders = socket.socket(fileno=0)
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)

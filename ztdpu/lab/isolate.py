@@ -3,12 +3,14 @@
 Called by `cluster` from a process that has no threads and has not imported grpc (it forks). The steps, parent
 left, child right:
 
-    unshare(NEWPID), fork           unshare(NEWNS), build the view, /proc of the new pid namespace
+    fork: unshare(NEWPID), fork     unshare(NEWNS), build the view, /proc of the new pid namespace
                                     unshare(NEWUSER | NEWNET | NEWNS | NEWIPC | NEWUTS)
     write uid_map and gid_map  <--  "unshared"
     "mapped"                   -->  become root of the range, sysctls, loopback up, exec `holder`
 
-The child is host root until the user namespace is entered, so nobody inside can undo the view.
+The child is root of the host (or of a lab's enclosure) until the user namespace is entered, so nobody inside can undo
+the view. A process between the two makes the pid namespace and ends, because in an enclosure nobody may go back to the
+pid namespace of the host; the child falls to the caller, who adopts orphans.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from ztdpu.errors import MachineError
-from ztdpu.lab.layout import UID_RANGE
-from ztdpu.lab.syscalls import Clone, Mount, mount, setns, unshare
+from ztdpu.lab.syscalls import Clone, Mount, adopt_orphans, become_root, mount, unshare
 from ztdpu.lab.view import View, enter_view
 
 ANSWER_TIMEOUT_S: Final = 20.0
+_REMEDY: Final = "ztdpu lab up --fabric userspace needs no namespaces; docs/fabrics.md says what each fabric needs"
 _SIOCGIFFLAGS: Final = 0x8913
 _SIOCSIFFLAGS: Final = 0x8914
 _IFF_UP: Final = 1
@@ -77,7 +79,7 @@ class Inhabitant:
             raise MachineError(f"{self.name}: its first process ended")
         document: dict[str, Any] = json.loads(answer)
         if "failed" in document:
-            raise MachineError(f"{self.name}: {document['failed']}", remedy="the lab needs root with all capabilities")
+            raise MachineError(f"{self.name}: {document['failed']}", remedy=_REMEDY)
         return document
 
 
@@ -90,21 +92,33 @@ def make_inhabitant(
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(ANSWER_TIMEOUT_S)
-    here = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-    unshare(Clone.NEWPID)
-    try:
-        pid = os.fork()
-        if pid == 0:
-            ours.detach()
-            _become_inhabitant(name, view, theirs, environment, network)
-    finally:
-        setns(here, Clone.NEWPID)
-        os.close(here)
+    adopt_orphans()
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    between = os.fork()
+    if between == 0:
+        try:
+            unshare(Clone.NEWPID)
+            pid = os.fork()
+            if pid == 0:
+                ours.detach()
+                _become_inhabitant(name, view, theirs, environment, network)
+            os.write(writing, str(pid).encode())
+        except OSError as error:
+            os.write(writing, f"{error}".encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
     theirs.close()
+    os.waitpid(between, 0)
+    with os.fdopen(reading) as stream:
+        said = stream.read()
+    if not said.isdecimal():
+        raise MachineError(f"{name}: {said}", remedy=_REMEDY)
+    pid = int(said)
     inhabitant = Inhabitant(name=name, pid=pid, orders=ours)
     inhabitant.wait_ready()
     for kind in ("uid_map", "gid_map"):
-        Path(f"/proc/{pid}/{kind}").write_text(f"0 {view.uid_base} {UID_RANGE}\n")
+        Path(f"/proc/{pid}/{kind}").write_text(f"0 {view.uid_base} {view.uid_count}\n")
     ours.send(b"mapped")
     return inhabitant
 
@@ -122,9 +136,7 @@ def _become_inhabitant(
         orders.send(b'{"unshared": true}')
         if orders.recv(16) != b"mapped":
             os._exit(1)
-        os.setgroups([])
-        os.setresgid(0, 0, 0)
-        os.setresuid(0, 0, 0)
+        become_root(keep_groups=view.uid_count == 1)
         socket.sethostname(name)
         _try_own_sysfs()
         _quiet_network(network)

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from ztdpu.errors import StateError, UsageError
+from ztdpu.rpc.places import LAB_STATE
 
-DEFAULT_STATE: Final = Path("/run/ztdpu/lab")
+DEFAULT_STATE: Final = LAB_STATE
 DEFAULT_PREFIX: Final = "ztdpu"
 DEFAULT_MTU_OCTETS: Final = 9000
 TRUST_DOMAIN: Final = "ztdpu.lab"
@@ -45,6 +46,8 @@ PLACES: Final = ("fabric", "oob", "control")
 """Targets that are a network namespace and nothing more."""
 SERVICES: Final = ("control", "factory")
 """Processes of the lab outside every device."""
+ENCLOSURE: Final = "enclosure"
+"""First process of a lab whose host is a user namespace; see the module of that name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +220,7 @@ def check_names(names: tuple[str, ...]) -> None:
     """Refuse two inhabitants of one name, and names that the lab itself uses (UsageError)."""
     seen: set[str] = set()
     for name in names:
-        if name in seen or name in PLACES or name in SERVICES:
+        if name in seen or name in {*PLACES, *SERVICES, ENCLOSURE}:
             raise UsageError(
                 f"name {name!r} is taken twice in this lab",
                 remedy="devices, endpoints and the lab's own fabric, control, oob and factory share one list of names",

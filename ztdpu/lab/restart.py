@@ -10,12 +10,13 @@ from pathlib import Path
 
 from ztdpu.errors import StateError, UsageError
 from ztdpu.lab import processes
-from ztdpu.lab.cluster import Progress, agent_command, require_root, silent, start_control, start_factory
+from ztdpu.lab.cluster import Progress, agent_command, silent, start_control, start_factory
+from ztdpu.lab.enclosure import enter_enclosure
 from ztdpu.lab.enter import base_environment, start_inside
 from ztdpu.lab.layout import SERVICES, lab_command, real_path
 from ztdpu.lab.record import LabRecord, require_record
 from ztdpu.lab.roles import find_roles, with_found_services
-from ztdpu.lab.takedown import locked
+from ztdpu.lab.takedown import locked, require_owner
 
 
 def restart_part(state: Path, name: str, progress: Progress = silent) -> None:
@@ -24,9 +25,9 @@ def restart_part(state: Path, name: str, progress: Progress = silent) -> None:
     Raises UsageError for other names, StateError when there is no lab or what it lives in is gone, MachineError when
     it does not come back (with the end of its log).
     """
-    require_root()
     state = real_path(state)
-    require_record(state)
+    require_owner(state)
+    enter_enclosure(require_record(state))
     with locked(state):
         record = with_found_services(require_record(state))
         if name == "control":

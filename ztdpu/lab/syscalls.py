@@ -44,6 +44,8 @@ _MOUNT_ATTR_RDONLY: Final = 1
 _SYS_MOUNT_SETATTR: Final = 442
 """The same number on every architecture (added after the tables were unified)."""
 
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -61,6 +63,19 @@ def unshare(kinds: Clone) -> None:
 def setns(descriptor: int, kind: Clone) -> None:
     """Enter the namespace behind `descriptor`."""
     _check(_libc.setns(descriptor, int(kind)), f"setns {kind!r}")
+
+
+def adopt_orphans() -> None:
+    """From now on processes below us whose parent ends become our children."""
+    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0), "prctl PR_SET_CHILD_SUBREAPER")
+
+
+def become_root(*, keep_groups: bool = False) -> None:
+    """Be root of the present user namespace. One that was not made by root does not let further groups go."""
+    if not keep_groups:
+        os.setgroups([])
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
 
 
 def mount(source: str, target: str, kind: str = "", flags: Mount = Mount.NONE, data: str = "") -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from ztdpu.errors import MachineError, StateError, UsageError
 from ztdpu.lab import marks, netns, processes
+from ztdpu.lab.fabric import Fabric
 from ztdpu.lab.layout import DEFAULT_STATE, LabPaths, lab_command, real_path
 from ztdpu.lab.record import LabRecord, read_record
 from ztdpu.lab.roles import with_found_services
@@ -65,9 +66,23 @@ def find_belongings(state: Path) -> Belongings:
     names = {name for name, owner in owners.items() if owner == str(state)}
     if record is not None:
         members |= {record.processes[name].pid for name in record.alive}
-        names |= {name for name in record.plan.namespaces if netns.exists(name) and name not in owners}
+        if record.fabric is Fabric.NETNS:  # those of a userns lab end with its processes, out of our sight
+            names |= {name for name in record.plan.namespaces if netns.exists(name) and name not in owners}
     names |= marks.inhabited_names({processes.network_namespace(pid) for pid in members})
     return Belongings(record=record, trouble=trouble, members=frozenset(members), names=frozenset(names))
+
+
+def require_owner(state: Path) -> None:
+    """Raise MachineError when the lab in `state` is not ours to touch: root's, or another user's."""
+    try:
+        owner = state.stat().st_uid
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise MachineError(f"{state}: {error.strerror}", remedy="do it as the user who started the lab") from error
+    if os.geteuid() not in {0, owner}:
+        remedy = "sudo" if owner == 0 else f"do it as user {owner}, who started it, or with sudo"
+        raise MachineError(f"the lab in {state} is not yours", remedy=remedy)
 
 
 @contextmanager
@@ -151,6 +166,7 @@ def stop_lab(state: Path, *, say: Say = say_on_stderr) -> bool:
     MachineError names what could not be taken away.
     """
     state = real_path(state)
+    require_owner(state)
     if not state.exists() and find_belongings(state).nothing:
         return False
     with locked(state):
@@ -189,6 +205,10 @@ def clear(state: Path, *, say: Say = say_on_stderr) -> bool:
 def _guests(found: Belongings) -> dict[int, str]:
     """Processes that somebody put into the lab's namespaces by other means than ours: not ours to end."""
     inodes = {(netns.NAMES / name).stat().st_ino for name in found.names}
+    inodes |= {processes.network_namespace(pid) for pid in found.members} - {
+        0,
+        processes.network_namespace(os.getpid()),
+    }
     pids = [pid for pid in processes.find_in_network(inodes) if pid not in found.members]
     return {pid: (processes.command_line(pid) or ["a process"])[0] for pid in pids}
 

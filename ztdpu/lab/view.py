@@ -16,15 +16,16 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from ztdpu.lab.layout import UID_RANGE
 from ztdpu.lab.syscalls import Mount, mount, set_read_only, umount
 
 CHECKOUT_CHILDREN: Final = (".venv", "ztdpu", "examples", "policies")
-_DEVICES: Final = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
+_DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty")
 _LINKS: Final = {
     "fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2",
     "ptmx": "pts/ptmx",
@@ -32,6 +33,8 @@ _LINKS: Final = {
 _COVERED: Final = {"/run": 0o755, "/tmp": 0o1777, "/var/tmp": 0o1777, "/root": 0o700}  # noqa: S108 - covered, not used
 _EXECUTABLE_BY_OTHERS: Final = 0o001
 _TTY_GROUP: Final = 5
+_SYSTEM: Final = frozenset({"bin", "dev", "etc", "lib", "lib64", "proc", "sbin", "sys", "usr"})
+"""Where users that are no people have their home directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,8 @@ class View:
     """What one inhabitant sees beyond the operating system."""
 
     uid_base: int
+    uid_count: int = UID_RANGE
+    """How many uids it has; one where the kernel gave us but one."""
     hidden: tuple[Path, ...]
     """Directories to cover whole, for example the lab's state."""
     binds: tuple[Bind, ...]
@@ -68,6 +73,13 @@ def program_paths() -> tuple[Path, ...]:
     return tuple(dict.fromkeys(path for path in candidates if path != system and path.exists()))
 
 
+def homes() -> dict[str, int]:
+    """Where people keep their files: to be covered where the uid of those inside is that of the person."""
+    own = Path.home().resolve()
+    is_systems = own == Path("/") or own.parts[1] in _SYSTEM
+    return dict.fromkeys(["/home", *([] if is_systems else [str(own)])], 0o755)
+
+
 def first_closed_ancestor(path: Path) -> Path | None:
     """The topmost directory on the way to `path` that others cannot pass, None when the way is open."""
     for ancestor in reversed(path.parents):
@@ -82,6 +94,7 @@ def enter_view(view: View) -> None:
     _forget_other_namespaces()
     binds = [*(Bind(source=path, target=path) for path in program_paths()), *view.binds]
     held = [(os.open(bind.source, os.O_PATH | os.O_CLOEXEC), bind) for bind in binds]
+    devices = {name: os.open(f"/dev/{name}", os.O_PATH | os.O_CLOEXEC) for name in _DEVICES}
     covers = _covers(view, [bind.source for bind in binds])
     set_read_only("/", read_only=True, recursive=True)
     for path, mode in covers.items():
@@ -90,7 +103,7 @@ def enter_view(view: View) -> None:
     for descriptor, bind in held:
         _bind(descriptor, bind, covers)
         os.close(descriptor)
-    _make_devices(view.uid_base)
+    _make_devices(view, devices)
     mount("proc", "/proc", "proc", Mount.NOSUID | Mount.NODEV | Mount.NOEXEC)
     if view.hosts:
         _replace_file("/etc/hosts", view.hosts)
@@ -138,21 +151,20 @@ def _bind(descriptor: int, bind: Bind, covers: Iterable[str]) -> None:
     set_read_only(str(bind.target), read_only=not bind.writable, recursive=True)
 
 
-def _make_devices(uid_base: int) -> None:
+def _make_devices(view: View, held: Mapping[str, int]) -> None:
     """A /dev of its own: what every program needs, no /dev/net/tun, no disk, no memory of the host."""
     mount("tmpfs", "/dev", "tmpfs", Mount.NOSUID | Mount.NOEXEC, "mode=755,size=1m")
-    previous = os.umask(0)
-    for name, (major, minor) in _DEVICES.items():
-        os.mknod(f"/dev/{name}", 0o666 | stat.S_IFCHR, os.makedev(major, minor))
-    os.umask(previous)
+    for name, descriptor in held.items():  # bound, not made: only root of the host may make device nodes
+        Path("/dev", name).touch()
+        mount(f"/proc/self/fd/{descriptor}", f"/dev/{name}", flags=Mount.BIND)
+        os.close(descriptor)
     for name, goal in _LINKS.items():
         Path("/dev", name).symlink_to(goal)
     for directory in ("pts", "shm"):
         Path("/dev", directory).mkdir()
-    mount(
-        "devpts", "/dev/pts", "devpts", Mount.NOSUID | Mount.NOEXEC,
-        f"newinstance,ptmxmode=0666,mode=0620,gid={uid_base + _TTY_GROUP}",
-    )  # fmt: skip
+    group = f",gid={view.uid_base + _TTY_GROUP}" if view.uid_count > _TTY_GROUP else ""
+    options = f"newinstance,ptmxmode=0666,mode=0620{group}"
+    mount("devpts", "/dev/pts", "devpts", Mount.NOSUID | Mount.NOEXEC, options)
     mount("tmpfs", "/dev/shm", "tmpfs", Mount.NOSUID | Mount.NODEV, "mode=1777")  # noqa: S108 - made, not used
 
 

@@ -32,6 +32,7 @@ from ztdpu.model.device import DeviceStatus
 from ztdpu.rpc.channel import TlsFiles, open_channel
 from ztdpu.rpc.convert import attestation, audit, control, device, key, policy, tenant
 from ztdpu.rpc.interceptors import error_from
+from ztdpu.rpc.places import LAB_STATE
 from ztdpu.v1 import (
     attestation_pb2,
     attestation_pb2_grpc,
@@ -51,7 +52,6 @@ from ztdpu.v1 import (
     tenant_pb2_grpc,
 )
 
-LAB_STATE: Final = "/run/ztdpu/lab"
 ADMIN_SOCKET_OF_LAB: Final = "control/admin.sock"
 """Below the lab's directory."""
 CALL_LIMIT_S: Final = 15.0
@@ -236,6 +236,16 @@ class ControlClient:
         """Read policy files again. With faults in the answer nothing was applied."""
         request = policy_pb2.SyncPolicyRequest(reason=reason, request_id=request_id or "")
         return self._call(self._policy.SyncPolicy, request, policy.sync_from_message)
+
+    def hold_policy(self, commit: str = "", *, reason: str, request_id: str | None = None) -> PolicySync:
+        """Go back to a commit that was in force, and stay there. Empty: the one in force now."""
+        request = policy_pb2.HoldPolicyRequest(commit=commit, reason=reason, request_id=request_id or "")
+        return self._call(self._policy.HoldPolicy, request, policy.sync_from_message)
+
+    def resume_policy(self, *, reason: str, request_id: str | None = None) -> PolicySync:
+        """End a hold. With faults in the answer it goes on."""
+        request = policy_pb2.ResumePolicyRequest(reason=reason, request_id=request_id or "")
+        return self._call(self._policy.ResumePolicy, request, policy.sync_from_message)
 
     def list_keys(self) -> list[TenantKey]:
         """Epochs of the networks that the caller may see."""

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from ztdpu.errors import MachineError
+from ztdpu.lab.capture import grow_buffer
 
 PSP_PORT: Final = 1000
 _ETH_P_ALL: Final = 0x0003
@@ -27,7 +28,6 @@ _SAME_OCTETS: Final = 8
 _PACKET_OUTGOING: Final = 4
 _CLOSED: Final = "0"
 _FORWARDING: Final = "3"
-_SO_RCVBUFFORCE: Final = 33
 _BUFFER_OCTETS: Final = 16 * 1024 * 1024
 _PATIENCE_S: Final = 5.0
 _PAUSE_S: Final = 0.002
@@ -146,7 +146,7 @@ def run(description: str, first: Change, second: Change) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as handle:
-            handle.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_OCTETS)
+            grow_buffer(handle, _BUFFER_OCTETS)
             handle.bind((given.port, _ETH_P_ALL))
             with closed_port(given.port):
                 _say({"holding": True})

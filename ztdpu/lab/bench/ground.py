@@ -21,9 +21,10 @@ from ztdpu.errors import MachineError, ZtdpuError
 from ztdpu.lab import processes
 from ztdpu.lab.bench import wireguard
 from ztdpu.lab.crew import Crew
+from ztdpu.lab.layout import DEFAULT_STATE
 from ztdpu.lab.record import require_record
 
-BENCH_STATE: Final = Path("/run/ztdpu/bench")
+BENCH_STATE: Final = DEFAULT_STATE.with_name("bench")
 BENCH_PREFIX: Final = "ztdpu-bench"
 PROBE: Final = "ztdpu.lab.bench.probe"
 PLAINTEXT: Final = "plaintext"
