@@ -243,19 +243,23 @@ def test_sources_and_destinations():
 def test_look_ups():
     firewall = Firewall(device(OPEN))
     blue, red = padded("blue"), padded("red")
-    assert firewall.route(blue, packed("10.1.0.11")).device == PEER
-    assert firewall.route(blue, packed("10.1.0.10")).device == HERE
-    assert firewall.route(blue, packed("10.3.0.10")) is None
-    assert firewall.route(padded("nobody"), packed("10.1.0.11")) is None
-    assert firewall.endpoint_for(blue, packed("10.1.0.10")).name == "blue-0"
-    assert firewall.endpoint_for(red, packed("10.1.0.10")).name == "red-0"
-    assert firewall.endpoint_for(blue, packed("10.1.0.11")) is None
+    packet = Packet()
+
+    def admit(network_id, source, destination, device):
+        raw_packet = raw(IP(src=source, dst=destination) / UDP(sport=1, dport=2))
+        assert parse(packet, raw_packet, 0, len(raw_packet)) is None
+        found = firewall.admit(network_id, packet, device)
+        return found if isinstance(found, Reason) else found.name
+
+    assert admit(blue, "10.1.0.11", "10.1.0.10", PEER) == "blue-0"
+    assert admit(red, "10.1.0.11", "10.1.0.10", PEER) == "red-0"
+    assert admit(blue, "10.1.0.11", "10.1.0.10", OTHER) is Reason.FOREIGN_SOURCE
+    assert admit(blue, "10.3.0.10", "10.1.0.10", PEER) is Reason.FOREIGN_SOURCE
+    assert admit(blue, "10.1.0.11", "10.1.0.13", PEER) is Reason.FOREIGN_DESTINATION
+    assert admit(blue, "10.3.0.10", "10.1.0.13", PEER) is Reason.FOREIGN_SOURCE
+    assert admit(padded("nobody"), "10.1.0.11", "10.1.0.10", PEER) is Reason.FOREIGN_SOURCE
     assert firewall.endpoint(padded("blue-0")).name == "blue-0"
     assert firewall.endpoint(padded("blue-1")) is None
-    assert firewall.source_belongs(blue, packed("10.1.0.11"), PEER)
-    assert not firewall.source_belongs(blue, packed("10.1.0.11"), OTHER)
-    assert not firewall.source_belongs(blue, packed("10.3.0.10"), PEER)
-    assert not firewall.source_belongs(padded("nobody"), packed("10.1.0.11"), PEER)
 
 
 def test_what_passes_carries_flow_and_route():

@@ -155,7 +155,7 @@ def test_the_rows_of_the_twin_decode():
 
 WRONG_ROWS = {
     "not an array": "tables",
-    "word": ["ztdpu/v2/tables", *rows()[1:]],
+    "word": ["ztdpu/v3/tables", *rows()[1:]],
     "arity": [*rows(), 0],
     "map": {0: 1},
     "peers is a map": [*rows()[:4], {}],

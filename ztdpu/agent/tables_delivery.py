@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +20,7 @@ from ztdpu.agent import mailbox
 from ztdpu.agent.mailbox_channel import MailboxChannel
 from ztdpu.errors import TablesError
 from ztdpu.packet.tables import DeviceTables, decode_tables
-from ztdpu.trust.roster import Roster
+from ztdpu.trust.roster import Roster, RosterNetwork
 
 SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
@@ -48,14 +49,30 @@ def open_delivery(*, generation: int, revision: bytes, blob: bytes, device: str,
 
 def check_against_roster(tables: DeviceTables, roster: Roster) -> None:
     """Require that control stays inside what the operator signed. Raises TablesError or RosterError."""
-    signed = {(one.tenant, one.network_id, one.generation) for one in roster.networks}
+    signed = {(one.tenant, one.network_id, one.generation): one for one in roster.networks}
     hosts = {one.name: frozenset(one.tenants) for one in roster.devices}
     for network in tables.networks:
-        if (network.tenant, network.network_id, network.generation) not in signed:
+        listed = signed.get((network.tenant, network.network_id, network.generation))
+        if listed is None:
             raise TablesError(f"network {network.network_id.hex()} of {network.tenant} is not in the roster")
         for route in network.routes:
-            if network.tenant not in hosts.get(route.device, frozenset()):
+            if hosts.get(route.device, frozenset()).isdisjoint(listed.tenants):
                 raise TablesError(f"{route.device} may not host {network.tenant} by the roster")
+    _check_networks_of_endpoints(tables, {one.network_id: one for one in roster.networks})
+
+
+def _check_networks_of_endpoints(tables: DeviceTables, listed: Mapping[bytes, RosterNetwork]) -> None:
+    """An endpoint is in its tenant's network and in Peerings of that tenant: control cannot join what nobody signed."""
+    for endpoint in tables.endpoints:
+        own = listed.get(endpoint.network_id)
+        if own is None or own.members:
+            raise TablesError(f"endpoint {endpoint.name} is in no tenant's network by the roster")
+        for network_id in endpoint.peerings:
+            peering = listed.get(network_id)
+            if peering is None or own.tenant not in peering.members:
+                raise TablesError(
+                    f"{own.tenant} takes no part in the Peering of endpoint {endpoint.name} by the roster"
+                )
 
 
 async def apply(delivery: Delivery, channel: MailboxChannel) -> int:

@@ -76,7 +76,7 @@ class Changes(ChangeSteps):
     def _commit_shut_out(self, request: ChangeRequest, *, revoke: bool) -> tuple[dict[str, Any], bool]:
         """(the answer so far, whether it was given before). The moment of the commit is part of what is committed."""
         fleet, device = self._fleet, request.subject
-        tenants = view_blast_radius(fleet, device).tenants
+        lost = fleet.desired.networks_on(device)
         change = leases.revoke if revoke else leases.quarantine
         with fleet.transaction() as transaction:
             earlier = self._earlier(transaction, request)
@@ -86,7 +86,7 @@ class Changes(ChangeSteps):
             fleet.put(transaction, record)
             if revoke:
                 transaction.retire_bindings(device, denied=True)
-            networks = [network for tenant, network in fleet.desired.networks.items() if tenant in tenants]
+            networks = [network for name, network in fleet.desired.networks.items() if name in lost]
             fleet.begin_epochs(transaction, networks, f"{record.state}: {device}")
             generation = fleet.bump(transaction)
             fleet.write_leaf(transaction, request.event(generation=generation))

@@ -52,7 +52,7 @@ class Epochs:
         """All, by tenant."""
         return tuple(sorted(self._current.values(), key=lambda epoch: epoch.network.tenant))
 
-    def keys_of(self, tenants: Iterable[str]) -> tuple[EpochKey, ...]:
-        """Current keys of these tenants' networks."""
-        wanted = set(tenants)
+    def keys_of(self, networks: Iterable[str]) -> tuple[EpochKey, ...]:
+        """Current keys of the networks of these tenants and Peerings."""
+        wanted = set(networks)
         return tuple(epoch.key for epoch in self.list() if epoch.network.tenant in wanted)

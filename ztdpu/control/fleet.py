@@ -205,13 +205,13 @@ class Fleet:
     # --- sealing and telling ---
 
     def seal_epoch_keys(self, device: str, kem_public_key: bytes) -> bytes:
-        """Current keys of the device's networks, sealed; empty for a device without tenants.
+        """Current keys of the device's networks, sealed; empty for a device without any.
 
         Raises:
             ExchangeError: the key is none of the KEM.
 
         """
-        keys: tuple[EpochKey, ...] = self.epochs.keys_of(self.desired.tenants_on(device))
+        keys: tuple[EpochKey, ...] = self.epochs.keys_of(self.desired.networks_on(device))
         if not keys:
             return b""
         return seal_epoch_keys(keys, kem_public_key=kem_public_key, context=epoch_context(device, kem_public_key))

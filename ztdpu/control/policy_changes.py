@@ -70,11 +70,8 @@ class PolicyChanges(ChangeSteps):
 def _left(before: Desired, after: Desired) -> list[Network]:
     """Networks that a device took part in and does not any more: it must not know the next key."""
 
-    def devices(desired: Desired, tenant: str) -> set[str]:
-        return {endpoint.device for endpoint in desired.cluster.endpoints_of(tenant)}
-
     return [
         network
-        for tenant, network in after.networks.items()
-        if before.networks.get(tenant) == network and devices(before, tenant) - devices(after, tenant)
+        for name, network in after.networks.items()
+        if before.networks.get(name) == network and before.cluster.devices_in(name) - after.cluster.devices_in(name)
     ]

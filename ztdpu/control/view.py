@@ -156,7 +156,7 @@ def view_keys(fleet: Fleet) -> tuple[TenantKey, ...]:
 
 def _users(fleet: Fleet, tenant: str, network_id: str, epoch: int) -> list[tuple[str, bool]]:
     """(leased device, whether it says that it uses the epoch)."""
-    devices = sorted({e.device for e in fleet.desired.cluster.endpoints_of(tenant)})
+    devices = sorted(fleet.desired.cluster.devices_in(tenant))
     leased = [(name, fleet.hub.get(name)) for name in devices if fleet.is_leased(name)]
     return [(name, bool(c and c.key_epochs.get(network_id) == epoch)) for name, c in leased]
 

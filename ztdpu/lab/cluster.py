@@ -257,7 +257,7 @@ def _own_views(plan: LabPlan) -> Iterator[tuple[str, View, tuple[str, ...]]]:
         network = (_NO_IPV6,) if family(device.underlay_address) == 4 else ()
         yield device.name, View(uid_base=device.uid_base, hidden=hidden, binds=binds), network
     for endpoint in plan.endpoints:
-        mates = [(mate.name, mate.addresses) for mate in plan.endpoints if mate.tenant == endpoint.tenant]
+        mates = [(mate.name, mate.addresses) for mate in plan.mates(endpoint)]
         sidecar = Bind(source=paths.sidecar(endpoint.device, endpoint.name), target=SIDECAR_TARGET)
         hosts = hosts_file(mates, own=endpoint.name)
         yield endpoint.name, View(uid_base=endpoint.uid_base, hidden=hidden, binds=(sidecar,), hosts=hosts), ()

@@ -23,7 +23,7 @@ from ztdpu.lab.layout import EndpointPlan, LabPlan, family
 from ztdpu.model.flow import Protocol
 from ztdpu.model.verdict import Verdict
 from ztdpu.policy.cluster import Cluster
-from ztdpu.policy.explain import explain
+from ztdpu.policy.explain import Explainer
 
 PACKETS: Final = 5
 _MARK_OCTETS: Final = 12
@@ -66,15 +66,16 @@ class FlowCount:
 def allowed_flows(cluster: Cluster, plan: LabPlan) -> Iterator[AllowedFlow]:
     """Yield for each ordered pair of endpoints, protocol and IP version one flow, where policy allows any."""
     ports = _ports(cluster)
+    explainer = Explainer(cluster)
     for source, destination in permutations(plan.endpoints, 2):
-        if source.tenant != destination.tenant:
-            continue  # a network is private: no policy reaches across
+        if destination not in plan.mates(source):
+            continue  # a network is private: without a Peering no policy reaches across
         for own, other in zip(_by_family(source), _by_family(destination), strict=True):
             if not own or not other:
                 continue
             for word, protocol in _PROTOCOLS.items():
                 for port in [0] if word == "icmp" else ports:
-                    answer = explain(cluster, source=source.name, destination=other, protocol=protocol, port=port)
+                    answer = explainer.explain(source=source.name, destination=other, protocol=protocol, port=port)
                     if answer.verdict is not Verdict.DROP:
                         yield AllowedFlow(
                             source=source,
@@ -94,14 +95,11 @@ def _by_family(endpoint: EndpointPlan) -> tuple[str, str]:
 
 def _ports(cluster: Cluster) -> list[int]:
     """Ports worth trying: a usual one, then the first of every range that some policy names."""
-    named = {
-        entry.port
-        for policy in cluster.network_policies.values()
-        for rules in (policy.spec.ingress, policy.spec.egress)
-        for rule in rules
-        for entry in rule.ports or ()
-        if entry.port
-    }
+    policies = (*cluster.network_policies.values(), *cluster.cluster_network_policies.values())
+    rules = [rule for policy in policies for rule in (*policy.spec.ingress, *policy.spec.egress)]
+    written = {entry.port for rule in rules for entry in rule.ports or () if entry.port}
+    called = {number for endpoint in cluster.endpoints.values() for number in endpoint.ports.values()}
+    named = {port for port in written if isinstance(port, int)} | called
     return [ALLOWED_PORT, *sorted(named - {ALLOWED_PORT})]
 
 

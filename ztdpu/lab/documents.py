@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from ztdpu.errors import UsageError
 from ztdpu.lab.layout import (
-    UNDERLAY_OVERHEAD_OCTETS,
     DevicePlan,
     EndpointPlan,
     LabPlan,
+    PeeringPlan,
     check_names,
     oob_address,
     uid_base,
@@ -26,6 +26,7 @@ from ztdpu.lab.layout import (
 from ztdpu.model.endpoint import Endpoint
 from ztdpu.policy import example
 from ztdpu.policy.cluster import Cluster
+from ztdpu.policy.compile import Compiler
 from ztdpu.policy.load import load_directory
 
 MOST_DEVICES: Final = 64
@@ -81,13 +82,14 @@ def make_plan(
         )
         for index, (name, document) in enumerate(cluster.devices.items())
     )
+    compiler = Compiler(cluster, {}, underlay_mtu_octets=mtu_octets)
     endpoints = tuple(
         EndpointPlan(
             name=endpoint.name,
             tenant=endpoint.tenant,
             device=endpoint.device,
             addresses=tuple(str(address) for address in endpoint.addresses),
-            mtu_octets=mtu_octets - _overhead_octets(cluster, endpoint.tenant),
+            mtu_octets=compiler.mtu_octets(endpoint.tenant),
             endpoint_id=endpoint.endpoint_id.hex(),
             uid_base=base(len(devices) + index),
         )
@@ -100,6 +102,12 @@ def make_plan(
         policy=str(policy),
         devices=devices,
         endpoints=endpoints,
+        peerings=tuple(
+            PeeringPlan(
+                name=name, tenants=tuple(sides), members=tuple(one.name for side in sides.values() for one in side)
+            )
+            for name, sides in compiler.topology.members.items()
+        ),
     )
 
 
@@ -163,12 +171,6 @@ def _check_count(cluster: Cluster, wanted: int) -> None:
             f"{wanted} devices are wanted, the policy directory has {len(cluster.devices)}",
             remedy=f"ask for {len(cluster.devices)} to {MOST_DEVICES}; what is missing is generated",
         )
-
-
-def _overhead_octets(cluster: Cluster, tenant: str) -> int:
-    """One MTU in a whole network: that of its longest outer header."""
-    versions = (cluster.devices[e.device].spec.underlay.address.version for e in cluster.endpoints_of(tenant))
-    return max(UNDERLAY_OVERHEAD_OCTETS[version] for version in versions)
 
 
 def _free_name(stem: str, index: int, taken: set[str]) -> str:

@@ -76,6 +76,16 @@ class EndpointPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeeringPlan:
+    """A network between some endpoints of two tenants."""
+
+    name: str
+    tenants: tuple[str, ...]
+    members: tuple[str, ...]
+    """Names of endpoints, of both sides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LabPlan:
     """A whole lab. `state` is its directory, `policy` the directory control reads."""
 
@@ -85,6 +95,12 @@ class LabPlan:
     policy: str
     devices: tuple[DevicePlan, ...]
     endpoints: tuple[EndpointPlan, ...]
+    peerings: tuple[PeeringPlan, ...] = ()
+
+    def mates(self, endpoint: EndpointPlan) -> tuple[EndpointPlan, ...]:
+        """Everybody who exists for an endpoint: its tenant's endpoints and its partners by Peering."""
+        joined = {name for one in self.peerings if endpoint.name in one.members for name in one.members}
+        return tuple(one for one in self.endpoints if one.tenant == endpoint.tenant or one.name in joined)
 
     def namespace(self, target: str) -> str:
         """Name under /run/netns of `fabric`, `control`, `oob`, a device or an endpoint."""
@@ -264,6 +280,10 @@ def decode_plan(document: dict[str, Any]) -> LabPlan:
             endpoints=tuple(
                 EndpointPlan(**{**endpoint, "addresses": tuple(endpoint["addresses"])})
                 for endpoint in document["endpoints"]
+            ),
+            peerings=tuple(
+                PeeringPlan(name=one["name"], tenants=tuple(one["tenants"]), members=tuple(one["members"]))
+                for one in document["peerings"]
             ),
         )
     except (AttributeError, KeyError, TypeError) as error:

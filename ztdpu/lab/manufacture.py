@@ -81,7 +81,8 @@ def manufacture(plan: LabPlan) -> None:
 
 
 def _sign_roster(plan: LabPlan, profiles: Mapping[str, Profile], made: Mapping[str, DeviceSecrets]) -> None:
-    tenants = sorted({endpoint.tenant for endpoint in plan.endpoints})
+    networks: dict[str, tuple[str, ...]] = {endpoint.tenant: () for endpoint in plan.endpoints}
+    networks |= {peering.name: peering.tenants for peering in plan.peerings}
     roster = Roster(
         serial=1,
         trust_domain=TRUST_DOMAIN,
@@ -94,7 +95,8 @@ def _sign_roster(plan: LabPlan, profiles: Mapping[str, Profile], made: Mapping[s
             for device in plan.devices
         ),
         networks=tuple(
-            RosterNetwork(tenant=tenant, network_id=secrets.token_bytes(16), generation=1) for tenant in tenants
+            RosterNetwork(tenant=name, network_id=secrets.token_bytes(16), generation=1, members=members)
+            for name, members in networks.items()
         ),
         fwids={name: _shipped_fwids(profile) for name, profile in profiles.items()},
     )

@@ -179,7 +179,7 @@ def _replace_file(path: str, content: str) -> None:
 
 
 def hosts_file(names: Sequence[tuple[str, Sequence[str]]], *, own: str) -> str:
-    """Return /etc/hosts for one tenant: its endpoints by name, both families."""
+    """Return /etc/hosts for one endpoint: everybody it can reach by name, both families."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost", f"127.0.1.1 {own}.local-host"]
     lines += [f"{address} {name}" for name, addresses in names for address in addresses]
     return "\n".join(lines) + "\n"

@@ -18,6 +18,8 @@ class Endpoint:
     addresses: tuple[IPv4Address | IPv6Address, ...]
     """Overlay addresses; two tenants may use the same ones."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    ports: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(name, `TCP` or `UDP`) -> number: names that policies may use, the endpoint's own before its tenant's."""
 
     @property
     def endpoint_id(self) -> bytes:

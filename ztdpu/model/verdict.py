@@ -16,7 +16,7 @@ class Verdict(StrEnum):
     ALLOW = "ALLOW"
     DROP = "DROP"
     AUDIT = "AUDIT"
-    """Would be dropped, but its policy is in audit mode: passes and is logged."""
+    """Passes and is logged: it would be dropped if the policies in audit mode were enforced."""
 
 
 class Reason(StrEnum):
@@ -27,6 +27,8 @@ class Reason(StrEnum):
     FLOW_ESTABLISHED = "flow_established"
     FLOW_RELATED = "flow_related"
     """An ICMP error that quotes a packet of a live flow."""
+    AUDIT_WOULD_DROP = "audit_would_drop"
+    """The first packet of a flow that is allowed, and would not be if policies in audit mode were enforced."""
 
     # doubt: nothing moves
     NO_TABLES = "no_tables"
@@ -52,6 +54,8 @@ class Reason(StrEnum):
     NO_RULE = "no_rule"
     """Default deny: no rule of the endpoint allows it."""
     RULE_DENIED = "rule_denied"
+    AUDIT_WOULD_ALLOW = "audit_would_allow"
+    """Dropped, and would be allowed if policies in audit mode were enforced."""
     TCP_STATE = "tcp_state"
     """A TCP segment that opens nothing and belongs to no live flow, or does not fit its flow's state."""
     ICMP_STATE = "icmp_state"

@@ -28,6 +28,7 @@ MAX_ADDRESSES: Final = 64
 MAX_FLOW_QUOTA: Final = 1_000_000
 MAX_NAME_OCTETS: Final = 253
 MAX_RULE_ID: Final = 2**32 - 1
+MAX_TIER: Final = 7
 MAX_GENERATION: Final = 2**64 - 1
 MAX_PSP_VERSION: Final = 1
 """0 and 1 carry confidentiality; 2 and 3 (GMAC) do not."""
@@ -63,10 +64,30 @@ def check_tables(tables: DeviceTables) -> None:
         _check_endpoint(endpoint)
         if endpoint.network_id not in networks:
             raise TablesError(f"endpoint {endpoint.name} is in no network of this device")
+        if not networks.issuperset(endpoint.peerings):
+            raise TablesError(f"endpoint {endpoint.name} is in a peering that is no network of this device")
         for address in endpoint.addresses:
-            if routes.get((endpoint.network_id, address)) != (tables.device, endpoint.endpoint_id):
-                raise TablesError(f"address {address.hex()} of endpoint {endpoint.name} is not routed to it")
-    _unique((rule.rule_id for endpoint in tables.endpoints for rule in endpoint.rules), "rule")
+            for network_id in (endpoint.network_id, *endpoint.peerings):
+                if routes.get((network_id, address)) != (tables.device, endpoint.endpoint_id):
+                    raise TablesError(f"address {address.hex()} of endpoint {endpoint.name} is not routed to it")
+    _check_reach(tables)
+    _unique((rule.rule_id for endpoint in tables.endpoints for rule in endpoint.all_rules), "rule")
+
+
+def _check_reach(tables: DeviceTables) -> None:
+    """An address means one endpoint to each endpoint, whichever of its networks it is in."""
+    networks = {network.network_id: network for network in tables.networks}
+    for endpoint in tables.endpoints:
+        if not endpoint.peerings:
+            continue
+        taken = {route.address for route in networks[endpoint.network_id].routes}
+        own = {route.endpoint_id for route in networks[endpoint.network_id].routes}
+        for network_id in endpoint.peerings:
+            partners = {route.address for route in networks[network_id].routes if route.endpoint_id not in own}
+            if not taken.isdisjoint(partners):
+                twice = min(taken & partners).hex()
+                raise TablesError(f"address {twice} is in two networks of endpoint {endpoint.name}")
+            taken |= partners
 
 
 def _check_network(network: NetworkTable) -> None:
@@ -91,9 +112,15 @@ def _check_endpoint(endpoint: EndpointTable) -> None:
     _check_range(endpoint.mtu_octets, LEAST_MTU_OCTETS, 0xFFFF, f"MTU, {name}")
     _check_count(endpoint.addresses, MAX_ADDRESSES, f"addresses, {name}")
     _unique(endpoint.addresses, f"address, {name}")
-    _check_count(endpoint.rules, MAX_RULES, f"rules, {name}")
-    for rule in endpoint.rules:
-        _check_rule(rule)
+    _check_count(endpoint.peerings, MAX_NETWORKS, f"peerings, {name}")
+    _unique((endpoint.network_id, *endpoint.peerings), f"network, {name}")
+    for rules in (endpoint.rules, endpoint.audit_rules or ()):
+        _check_count(rules, MAX_RULES, f"rules, {name}")
+        tier = 0
+        for rule in rules:
+            _check_rule(rule)
+            _check_range(rule.tier, tier, MAX_TIER, f"tier, rule {rule.rule_id}")
+            tier = rule.tier
 
 
 def _check_rule(rule: Rule) -> None:

@@ -5,7 +5,8 @@ that is to reach one; a packet between two endpoints of this device passes both,
 goes through:
 
  1. flow: the key is looked up among the endpoint's flows; if it is there, only the flow's state is asked,
- 2. address: an endpoint sends from its own addresses, gets what is sent to them, and only from routed sources,
+ 2. address: an endpoint sends from its own addresses, gets what is sent to them, and only from sources that exist for
+    it: in its tenant's network, and as partners in its Peerings,
  3. kind: a flow begins with a TCP SYN, a UDP datagram or an echo request; an ICMP error needs a live flow,
  4. rules: the first that matches decides, default deny,
  5. route: there is one to the destination,
@@ -27,7 +28,8 @@ from ztdpu.packet.headers import ICMP, ICMPV6, SYN, TCP, Packet
 from ztdpu.packet.quotes import is_error, quoted_key
 from ztdpu.packet.rules import RuleIndex
 from ztdpu.packet.states import STATE_FLAGS, FlowState, next_datagram_state, next_tcp_state
-from ztdpu.packet.tables import DeviceTables, EndpointTable, Route
+from ztdpu.packet.tables import DeviceTables, EndpointTable
+from ztdpu.packet.ways import Way, Ways
 
 
 def _drop(reason: Reason) -> Outcome:
@@ -51,10 +53,9 @@ class Firewall:
 
     def __init__(self, tables: DeviceTables) -> None:
         self._table = FlowTable()
-        self._tables = tables
-        self._routes = _index_routes(tables)
-        self._fences = _build_fences(tables, self._routes, {})
-        self._owners = _index_owners(tables)
+        self._ways = Ways(tables)
+        self._fences = _build_fences(tables, self._ways, {})
+        self._owners = _index_owners(tables, self._fences)
 
     # --- packets, hot path first ---------------------------------------------------------------
 
@@ -78,7 +79,7 @@ class Firewall:
     def ingress(self, endpoint_id: bytes, packet: Packet, now_s: float) -> Outcome:
         """Judge a packet that is to reach `endpoint_id`. When it passes, sets `packet.flow` and `packet.route`.
 
-        That the device which sent it hosts its source is asked before, with `source_belongs`.
+        That the device which sent it hosts its source, in the network it came through, is asked before, with `admit`.
         """
         fence = self._fences.get(endpoint_id)
         if fence is None:
@@ -127,7 +128,7 @@ class Firewall:
         opening = fence.judge(Direction.EGRESS, destination, packet.protocol, packet.destination_port)
         if opening.verdict is Verdict.DROP:
             return opening
-        route = fence.routes.get(destination)
+        route = fence.ways.get(destination)
         if route is None:
             return NO_ROUTE
         answers = reverse_key(packet.key, packet.protocol, len(source))
@@ -143,7 +144,7 @@ class Firewall:
         source, destination = packet.source, packet.destination
         if destination not in fence.addresses:
             return FOREIGN_DESTINATION
-        route = fence.routes.get(source)
+        route = fence.ways.get(source)
         if route is None:
             return FOREIGN_SOURCE
         refusal = _refuse_kind(packet)
@@ -180,19 +181,24 @@ class Firewall:
         fence = self._fences.get(endpoint_id)
         return fence.table if fence else None
 
-    def endpoint_for(self, network_id: bytes, destination: bytes) -> EndpointTable | None:
-        """Return the own endpoint that has this address in this network."""
-        return self._owners.get((network_id, destination))
+    def admit(self, network_id: bytes, packet: Packet, device: str) -> EndpointTable | Reason:
+        """Return the own endpoint that a packet is for, which `device` sent through `network_id`, or why it is refused.
 
-    def route(self, network_id: bytes, destination: bytes) -> Route | None:
-        """Return where an overlay address lives; own endpoints have routes too."""
-        routes = self._routes.get(network_id)
-        return routes.get(destination) if routes else None
+        The device must host the source, and the source must exist for the endpoint in this very network.
+        """
+        fence = self._owners.get((network_id, packet.destination))
+        if fence is None:
+            is_hosted = self._ways.hosts(network_id, packet.source, device)
+            return Reason.FOREIGN_DESTINATION if is_hosted else Reason.FOREIGN_SOURCE
+        way = fence.ways.get(packet.source)
+        if way is None or way.device != device or way.network_id != network_id:
+            return Reason.FOREIGN_SOURCE
+        return fence.table
 
-    def source_belongs(self, network_id: bytes, source: bytes, device: str) -> bool:
-        """Whether `device` hosts `source` in this network; if not, the packet is `foreign_source`."""
-        route = self.route(network_id, source)
-        return route is not None and route.device == device
+    def neighbour(self, way: Way) -> EndpointTable | None:
+        """Return the endpoint of this device that a way leads to."""
+        fence = self._owners.get((way.network_id, way.address))
+        return fence.table if fence else None
 
     # --- changes -------------------------------------------------------------------------------
 
@@ -204,8 +210,8 @@ class Firewall:
         leaves the old tables in force.
         """
         self._table.expire(now_s)
-        routes = _index_routes(tables)
-        fences = _build_fences(tables, routes, self._fences)
+        ways = Ways(tables)
+        fences = _build_fences(tables, ways, self._fences)
         cut = 0
         for endpoint_id, old in self._fences.items():
             new = fences.get(endpoint_id)
@@ -217,7 +223,7 @@ class Firewall:
                     cut += 1
             if new is not None:
                 new.flows = old.flows
-        self._tables, self._routes, self._fences, self._owners = tables, routes, fences, _index_owners(tables)
+        self._ways, self._fences, self._owners = ways, fences, _index_owners(tables, fences)
         return cut
 
     def cut_device(self, device: str) -> int:
@@ -269,8 +275,11 @@ def _relate(fence: Fence, flows: dict[bytes, Flow], packet: Packet) -> Outcome:
 
 def _carry(flow: Flow, fence: Fence) -> bool:
     """Judge a live flow by new tables; when it may go on, it takes their rule and route."""
-    route = fence.routes.get(flow.remote)
-    if route is None or route.endpoint_id != flow.route.endpoint_id or flow.local not in fence.addresses:
+    route = fence.ways.get(flow.remote)
+    before = flow.route
+    if route is None or (route.endpoint_id, route.network_id) != (before.endpoint_id, before.network_id):
+        return False
+    if flow.local not in fence.addresses:
         return False
     direction = Direction.EGRESS if flow.opened_here else Direction.INGRESS
     opening = fence.judge(direction, flow.remote, flow.protocol, flow.port)
@@ -286,22 +295,26 @@ def _is_same_place(old: Fence, new: Fence) -> bool:
     return (old.network.network_id, old.network.generation) == (new.network.network_id, new.network.generation)
 
 
-def _index_routes(tables: DeviceTables) -> dict[bytes, dict[bytes, Route]]:
-    return {network.network_id: {route.address: route for route in network.routes} for network in tables.networks}
+def _index_owners(tables: DeviceTables, fences: dict[bytes, Fence]) -> dict[tuple[bytes, bytes], Fence]:
+    return {
+        (network_id, address): fences[endpoint.endpoint_id]
+        for endpoint in tables.endpoints
+        for network_id in (endpoint.network_id, *endpoint.peerings)
+        for address in endpoint.addresses
+    }
 
 
-def _index_owners(tables: DeviceTables) -> dict[tuple[bytes, bytes], EndpointTable]:
-    return {(e.network_id, address): e for e in tables.endpoints for address in e.addresses}
-
-
-def _build_fences(
-    tables: DeviceTables, routes: dict[bytes, dict[bytes, Route]], before: dict[bytes, Fence]
-) -> dict[bytes, Fence]:
+def _build_fences(tables: DeviceTables, ways: Ways, before: dict[bytes, Fence]) -> dict[bytes, Fence]:
     """One fence per endpoint; an index over unchanged rules is used again."""
     networks = {network.network_id: network for network in tables.networks}
     fences = {}
     for table in tables.endpoints:
         old = before.get(table.endpoint_id)
         rules = old.rules if old and old.table.rules == table.rules else RuleIndex(table.rules)
-        fences[table.endpoint_id] = Fence(table, networks[table.network_id], routes[table.network_id], rules)
+        if old and old.table.audit_rules == table.audit_rules:
+            audit = old.audit
+        else:
+            audit = None if table.audit_rules is None else RuleIndex(table.audit_rules)
+        reachable = ways.of(table.network_id, table.peerings)
+        fences[table.endpoint_id] = Fence(table, networks[table.network_id], reachable, rules, audit)
     return fences

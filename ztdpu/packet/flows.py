@@ -18,7 +18,7 @@ from typing import Final
 from ztdpu.model.verdict import Outcome
 from ztdpu.packet.headers import ECHO_REPLY_MARK, ECHO_REQUEST_MARK, TCP, UDP, UDP_MARK
 from ztdpu.packet.states import TIMEOUTS_S, FlowState, steady_flags
-from ztdpu.packet.tables import Route
+from ztdpu.packet.ways import Way
 
 WHEEL_SLOTS: Final = 256
 CUT_MEMORY: Final = 2048
@@ -59,7 +59,7 @@ class Flow:
     """The endpoint sent the first packet, so its egress rules judge the flow; else its ingress rules."""
     outcome: Outcome
     """What each further packet gets, made once."""
-    route: Route
+    route: Way
     """Where the remote address lives."""
     last_s: float
     """When the last packet passed."""

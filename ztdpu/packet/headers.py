@@ -19,7 +19,7 @@ from ztdpu.model.verdict import Reason
 
 if TYPE_CHECKING:
     from ztdpu.packet.flows import Flow
-    from ztdpu.packet.tables import Route
+    from ztdpu.packet.ways import Way
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -105,7 +105,7 @@ class Packet:
     icmp_code: int
     flow: Flow | None
     """The live flow it belongs to. Set when the firewall lets the packet pass; stale otherwise."""
-    route: Route | None
+    route: Way | None
     """Where its remote address lives: the destination of egress, the source of ingress. Set as `flow` is."""
     segment_octets: int
     """TCP payload octets per segment on the wire; 0 when the packet is no super-packet."""

@@ -214,11 +214,9 @@ class Inbound:
             return reason
         # As one packet: what the firewall follows are sequence numbers.
         packet.octets = joined.octets - (joined.packets - 1) * packet.payload_offset
-        if not firewall.source_belongs(network_id, packet.source, sa.line.peer):
-            return Reason.FOREIGN_SOURCE
-        target = firewall.endpoint_for(network_id, packet.destination)
-        if target is None:
-            return Reason.FOREIGN_DESTINATION
+        target = firewall.admit(network_id, packet, sa.line.peer)
+        if isinstance(target, Reason):
+            return target
         outcome = firewall.ingress(target.endpoint_id, packet, station.gate.now_s)
         if outcome.verdict is Verdict.DROP:
             return outcome.reason

@@ -32,8 +32,8 @@ from ztdpu.packet.segment import (
     seal_into,
 )
 from ztdpu.packet.station import Station
-from ztdpu.packet.tables import EndpointTable
 from ztdpu.packet.virtio import MAX_SEGMENTS, VIRTIO_OCTETS, check_offload
+from ztdpu.packet.ways import Way
 
 _MAX_PLAIN_OCTETS: Final = MAX_DATAGRAM_OCTETS - OVERHEAD_OCTETS
 _pack_short: Final = struct.Struct("!H").pack_into
@@ -78,9 +78,9 @@ class Outbound:
             elif packet.route is None:
                 reason = Reason.NO_ROUTE
             elif packet.route.device == station.device:
-                reason = self._local(endpoint, octets)
+                reason = self._local(packet.route, octets)
             else:
-                reason = self._seal(packet.route.device, endpoint.network_id, outcome.reason)
+                reason = self._seal(packet.route.device, packet.route.network_id, outcome.reason)
                 if reason is None:
                     return
         station.counters.count(reason, octets)
@@ -96,11 +96,11 @@ class Outbound:
         self._batch_entries.clear()
         self._batch_end = 0
 
-    def _local(self, source: EndpointTable, octets: int) -> Reason:
+    def _local(self, way: Way, octets: int) -> Reason:
         """Through the other endpoint's rules to its TUN; returns how it ended."""
         station, packet = self._station, self._packet
         firewall = station.firewall
-        target = firewall.endpoint_for(source.network_id, packet.destination) if firewall is not None else None
+        target = firewall.neighbour(way) if firewall is not None else None
         if firewall is None or target is None:
             return Reason.NO_ROUTE
         outcome = firewall.ingress(target.endpoint_id, packet, station.gate.now_s)

@@ -7,12 +7,15 @@ Rows are found by tuple space search (Srinivasan, Suri, Varghese, SIGCOMM 1999):
 of address prefix and port prefix, in a dict for that pair of lengths. A question masks address and port for
 each pair of lengths in use and looks once in each dict, so it costs by the number of different lengths, not of
 rows. A port range becomes at most 30 port prefixes; 0 to 65535 is one of length zero.
+
+Each tier has an index of its own. A row without verdict ("Pass") ends its tier, and the next one is asked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Final
 
 from ztdpu.model.flow import Direction
@@ -52,6 +55,25 @@ class RuleIndex:
     """The rows of one endpoint, indexed. Immutable once made."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
+        """`rules` are sorted by tier (`packet.consistency` sees to it)."""
+        self._tiers = tuple(_TierIndex(tuple(rows)) for _, rows in groupby(rules, key=lambda rule: rule.tier))
+
+    def match(self, direction: Direction, peer: bytes, protocol: int, port: int) -> Rule | None:
+        """Return the row that decides about this peer (the far address), protocol and destination port, or None.
+
+        `port` is 0 for protocols without ports. Rows for protocol 0 stand for every protocol.
+        """
+        for tier in self._tiers:
+            rule = tier.match(direction, peer, protocol, port)
+            if rule is not None and rule.verdict is not None:
+                return rule
+        return None
+
+
+class _TierIndex:
+    """The rows of one tier: the first that matches."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
         self._spaces: dict[tuple[Direction, int, int], list[_Tuple]] = {}
         building: dict[tuple[Direction, int, int], dict[tuple[int, int], _Tuple]] = {}
         for order, rule in enumerate(rules):
@@ -65,10 +87,7 @@ class RuleIndex:
             self._spaces[name] = sorted(space.values(), key=lambda found: found.first_order)
 
     def match(self, direction: Direction, peer: bytes, protocol: int, port: int) -> Rule | None:
-        """Return the first row for this peer (the far address), protocol and destination port, or None.
-
-        `port` is 0 for protocols without ports. Rows for protocol 0 stand for every protocol.
-        """
+        """Return the first row, or None."""
         octets = len(peer)
         address = int.from_bytes(peer)
         best: _Entry | None = None

@@ -32,6 +32,7 @@ from ztdpu.packet.consistency import (
     MAX_ROUTES,
     MAX_RULE_ID,
     MAX_RULES,
+    MAX_TIER,
     check_tables,
 )
 
@@ -52,7 +53,8 @@ class Rule:
     rule_id: int
     """Unique in the tables; the file and line behind it travel beside, not inside."""
     direction: Direction
-    verdict: Verdict
+    verdict: Verdict | None
+    """None: no more rows of this tier are asked, the next tier decides (Pass)."""
     protocol: int
     """IP protocol number, 0 for any."""
     port_first: int
@@ -61,6 +63,8 @@ class Rule:
     peers: tuple[Prefix, ...]
     """Whom the endpoint talks to: destination for egress, source for ingress. Never empty; 0/0 is spelled out."""
     excepted: tuple[Prefix, ...] = ()
+    tier: int = 0
+    """Tiers are asked in order, each for its first row that matches; rows are sorted by tier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +74,20 @@ class EndpointTable:
     endpoint_id: bytes
     name: str
     network_id: bytes
+    """Its tenant's network."""
     addresses: tuple[bytes, ...]
     mtu_octets: int
     rules: tuple[Rule, ...]
     """In order of precedence."""
+    peerings: tuple[bytes, ...] = ()
+    """Ids of further networks that it is in: those of Peerings."""
+    audit_rules: tuple[Rule, ...] | None = None
+    """The rows there would be if policies in audit mode were enforced; None when no such policy is about it."""
+
+    @property
+    def all_rules(self) -> tuple[Rule, ...]:
+        """Enforced rows, then those for auditing."""
+        return self.rules + (self.audit_rules or ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +106,10 @@ class NetworkTable:
     network_id: bytes
     generation: int
     tenant: str
+    """Whose network it is; of a Peering's network, the name of the Peering."""
     psp_version: int
     flow_quota: int
-    """Most live flows of this network on this device."""
+    """Most live flows of the tenant's endpoints on this device; unused in a Peering's network."""
     routes: tuple[Route, ...]
 
 
@@ -116,10 +131,10 @@ class DeviceTables:
     peers: tuple[PeerTable, ...]
 
 
-FORMAT: Final = "ztdpu/v1/tables"
+FORMAT: Final = "ztdpu/v2/tables"
 MAX_BLOB_OCTETS: Final = 16 * 1024 * 1024
 _DIRECTIONS: Final = (Direction.EGRESS, Direction.INGRESS)
-_VERDICTS: Final = (Verdict.DROP, Verdict.ALLOW, Verdict.AUDIT)
+_VERDICTS: Final = (Verdict.DROP, Verdict.ALLOW, Verdict.AUDIT, None)
 
 Row = TypeVar("Row")
 
@@ -180,16 +195,18 @@ def _network_row(network: NetworkTable) -> list[Any]:
 
 
 def _endpoint_row(endpoint: EndpointTable) -> list[Any]:
-    rules = [_rule_row(rule) for rule in endpoint.rules]
+    audited = () if endpoint.audit_rules is None else (endpoint.audit_rules,)
     return [
-        endpoint.endpoint_id, endpoint.name, endpoint.network_id, list(endpoint.addresses), endpoint.mtu_octets, rules,
+        endpoint.endpoint_id, endpoint.name, endpoint.network_id, list(endpoint.addresses), endpoint.mtu_octets,
+        [_rule_row(rule) for rule in endpoint.rules], list(endpoint.peerings),
+        [[_rule_row(rule) for rule in rules] for rules in audited],
     ]  # fmt: skip
 
 
 def _rule_row(rule: Rule) -> list[Any]:
     return [
         rule.rule_id, _DIRECTIONS.index(rule.direction), _VERDICTS.index(rule.verdict), rule.protocol,
-        rule.port_first, rule.port_last, _prefix_row(rule.peers), _prefix_row(rule.excepted),
+        rule.port_first, rule.port_last, _prefix_row(rule.peers), _prefix_row(rule.excepted), rule.tier,
     ]  # fmt: skip
 
 
@@ -248,7 +265,8 @@ def _route(row: Any) -> Route:
 
 
 def _endpoint(row: Any) -> EndpointTable:
-    endpoint_id, name, network_id, addresses, mtu_octets, rules = _array(row, 6)
+    endpoint_id, name, network_id, addresses, mtu_octets, rules, peerings, audited = _array(row, 8)
+    audit_rules = _rows(audited, 1, lambda rows: _rows(rows, MAX_RULES, _rule))
     return EndpointTable(
         endpoint_id=_octets(endpoint_id),
         name=_name(name),
@@ -256,11 +274,13 @@ def _endpoint(row: Any) -> EndpointTable:
         addresses=_rows(addresses, MAX_ADDRESSES, _octets),
         mtu_octets=_integer(mtu_octets, 0xFFFF),
         rules=_rows(rules, MAX_RULES, _rule),
+        peerings=_rows(peerings, MAX_NETWORKS, _octets),
+        audit_rules=audit_rules[0] if audit_rules else None,
     )
 
 
 def _rule(row: Any) -> Rule:
-    rule_id, direction, verdict, protocol, port_first, port_last, peers, excepted = _array(row, 8)
+    rule_id, direction, verdict, protocol, port_first, port_last, peers, excepted, tier = _array(row, 9)
     return Rule(
         rule_id=_integer(rule_id, MAX_RULE_ID),
         direction=_DIRECTIONS[_integer(direction, len(_DIRECTIONS) - 1)],
@@ -270,6 +290,7 @@ def _rule(row: Any) -> Rule:
         port_last=_integer(port_last, 0xFFFF),
         peers=_rows(peers, MAX_PREFIXES, _prefix),
         excepted=_rows(excepted, MAX_PREFIXES, _prefix),
+        tier=_integer(tier, MAX_TIER),
     )
 
 

@@ -5,32 +5,21 @@ Called by `policy.load`; used by `compile`, `explain` and control. Never reads a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ztdpu.errors import ConfigurationError, Location, NotFoundError, PolicyError
+from ztdpu.errors import Location, NotFoundError, PolicyError
 from ztdpu.model.endpoint import Endpoint as EndpointValue
 from ztdpu.policy import documents
+from ztdpu.policy.contradictions import check_documents
 from ztdpu.policy.documents import Document
+from ztdpu.policy.entry import ByKind, Entry
+from ztdpu.policy.select import is_selected
+from ztdpu.policy.traffic_checks import check_traffic
 from ztdpu.policy.yaml import Path, Placed
-from ztdpu.trust.profile import MeasurementKind, load_profile
 
 Kind = TypeVar("Kind", bound=Document)
-
-_VERSIONED = frozenset({MeasurementKind.VERSION, MeasurementKind.SVN})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One document and where it stands."""
-
-    document: Document
-    placed: Placed
-
-    def locate(self, *path: str | int) -> Location:
-        """Place of a field in the file."""
-        return self.placed.locate(tuple(path))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +30,9 @@ class Cluster:
     tenants: Mapping[str, documents.Tenant] = field(default_factory=dict)
     endpoints: Mapping[str, EndpointValue] = field(default_factory=dict)
     network_policies: Mapping[str, documents.NetworkPolicy] = field(default_factory=dict)
+    cluster_network_policies: Mapping[str, documents.ClusterNetworkPolicy] = field(default_factory=dict)
+    peerings: Mapping[str, documents.Peering] = field(default_factory=dict)
+    policy_tests: Mapping[str, documents.PolicyTest] = field(default_factory=dict)
     reference_values: Mapping[str, documents.ReferenceValues] = field(default_factory=dict)
     appraisal_policies: Mapping[str, documents.AppraisalPolicy] = field(default_factory=dict)
     role_bindings: Mapping[str, documents.RoleBinding] = field(default_factory=dict)
@@ -66,6 +58,35 @@ class Cluster:
         """Endpoints of one tenant, by name."""
         return tuple(e for _, e in sorted(self.endpoints.items()) if e.tenant == tenant)
 
+    def members_of(self, peering: str) -> dict[str, tuple[EndpointValue, ...]]:
+        """Tenant -> its endpoints that take part, by name."""
+        return {
+            side.tenant: tuple(
+                e for e in self.endpoints_of(side.tenant) if is_selected(side.endpoint_selector, e.labels)
+            )
+            for side in self.peerings[peering].spec.members
+        }
+
+    def partners_of(self, endpoint: EndpointValue) -> dict[str, tuple[EndpointValue, ...]]:
+        """Peering that the endpoint takes part in -> members of the other side; by name."""
+        found = {}
+        for name in self.peerings:
+            sides = self.members_of(name)
+            if endpoint in sides.get(endpoint.tenant, ()):
+                found[name] = next(side for tenant, side in sides.items() if tenant != endpoint.tenant)
+        return found
+
+    def networks_on(self, device: str) -> tuple[str, ...]:
+        """Tenants with an endpoint on this device and Peerings with a member on it, by name."""
+        peerings = (name for name in self.peerings if device in self.devices_in(name))
+        return tuple(sorted({*self.tenants_on(device), *peerings}))
+
+    def devices_in(self, network: str) -> frozenset[str]:
+        """Devices that host an endpoint of a tenant, or a member of a Peering."""
+        if network in self.peerings:
+            return frozenset(e.device for side in self.members_of(network).values() for e in side)
+        return frozenset(e.device for e in self.endpoints.values() if e.tenant == network)
+
     def tenants_on(self, device: str) -> tuple[str, ...]:
         """Tenants with an endpoint on this device, by name."""
         return tuple(sorted({e.tenant for e in self.endpoints.values() if e.device == device}))
@@ -73,7 +94,7 @@ class Cluster:
 
 def build_cluster(entries: Iterable[Entry], faults: list[PolicyError]) -> Cluster:
     """Return the cluster; append a PolicyError to `faults` for each contradiction."""
-    by_kind: dict[str, dict[str, Entry]] = {kind: {} for kind in documents.KINDS}
+    by_kind: ByKind = {kind: {} for kind in documents.KINDS}
     for entry in entries:
         same = by_kind[entry.document.KIND]
         if entry.document.name in same:
@@ -86,24 +107,63 @@ def build_cluster(entries: Iterable[Entry], faults: list[PolicyError]) -> Cluste
             )
             continue
         same[entry.document.name] = entry
-    _check_devices(by_kind, faults)
-    _check_endpoints(by_kind, faults)
-    _check_tenants(by_kind, faults)
-    for check in (_check_policies, _check_references):
-        check(by_kind, faults)
-    return Cluster(
+    check_documents(by_kind, faults)
+    check_traffic(by_kind, faults)
+    cluster = Cluster(
         devices=_documents(by_kind, documents.Device),
         tenants=_documents(by_kind, documents.Tenant),
-        endpoints={name: _endpoint_value(entry.document) for name, entry in sorted(by_kind["Endpoint"].items())},
+        endpoints={name: _endpoint_value(entry, by_kind) for name, entry in sorted(by_kind["Endpoint"].items())},
         network_policies=_documents(by_kind, documents.NetworkPolicy),
+        cluster_network_policies=_documents(by_kind, documents.ClusterNetworkPolicy),
+        peerings=_documents(by_kind, documents.Peering),
+        policy_tests=_documents(by_kind, documents.PolicyTest),
         reference_values=_documents(by_kind, documents.ReferenceValues),
         appraisal_policies=_documents(by_kind, documents.AppraisalPolicy),
         role_bindings=_documents(by_kind, documents.RoleBinding),
         placed={(kind, name): entry.placed for kind, same in by_kind.items() for name, entry in same.items()},
     )
+    if not faults:
+        faults += check_overlaps(cluster)
+    return cluster
 
 
-ByKind = dict[str, dict[str, Entry]]
+def check_overlaps(cluster: Cluster) -> Iterator[PolicyError]:
+    """Yield a fault for each address that would mean two endpoints to a member of a Peering, with both places."""
+    said: set[tuple[str, str]] = set()
+    for name in cluster.peerings:
+        for tenant, members in cluster.members_of(name).items():
+            for endpoint in members:
+                for holder, other, address in _ambiguities(cluster, endpoint):
+                    pair = (min(holder.name, other.name), max(holder.name, other.name))
+                    if pair in said:
+                        continue
+                    said.add(pair)
+                    first = cluster.locate("Endpoint", holder.name, ("spec", "addresses"))
+                    who = f"{endpoint.name} of {tenant}, which takes part in Peering {name}"
+                    if holder is other:
+                        yield PolicyError(
+                            f"spec.addresses: {other.name} is there by two Peerings to {who}",
+                            remedy="leave it out of one of them",
+                            where=first,
+                        )
+                        continue
+                    yield PolicyError(
+                        f"spec.addresses: {address} is {other.name} of {other.tenant} and {holder.name} of "
+                        f"{holder.tenant} (at {first}) to {who}",
+                        remedy="give one of them another address, or leave it out of the Peering",
+                        where=cluster.locate("Endpoint", other.name, ("spec", "addresses")),
+                    )
+
+
+def _ambiguities(cluster: Cluster, endpoint: EndpointValue) -> Iterator[tuple[EndpointValue, EndpointValue, object]]:
+    """(who has it, who has it too, address) for everybody that exists for `endpoint`; twice by two Peerings counts."""
+    holders = {address: one for one in cluster.endpoints_of(endpoint.tenant) for address in one.addresses}
+    for partners in cluster.partners_of(endpoint).values():
+        for partner in partners:
+            for address in partner.addresses:
+                if address in holders:
+                    yield holders[address], partner, address
+                holders[address] = partner
 
 
 def _documents(by_kind: ByKind, model: type[Kind]) -> dict[str, Kind]:
@@ -111,95 +171,16 @@ def _documents(by_kind: ByKind, model: type[Kind]) -> dict[str, Kind]:
     return {name: document for name, document in found if isinstance(document, model)}
 
 
-def _endpoint_value(document: Document) -> EndpointValue:
+def _endpoint_value(entry: Entry, by_kind: ByKind) -> EndpointValue:
+    document = entry.document
     assert isinstance(document, documents.Endpoint)
+    owner = by_kind["Tenant"].get(document.spec.tenant)
+    shared = owner.document.spec.ports if owner and isinstance(owner.document, documents.Tenant) else []
     return EndpointValue(
         name=document.name,
         tenant=document.spec.tenant,
         device=document.spec.device,
         addresses=tuple(document.spec.addresses),
         labels=dict(document.metadata.labels),
+        ports={(one.name, one.protocol): one.port for one in (*shared, *document.spec.ports)},
     )
-
-
-def _refuse(faults: list[PolicyError], entry: Entry, path: Path, message: str, remedy: str = "") -> None:
-    faults.append(PolicyError(f"{'.'.join(map(str, path))}: {message}", remedy=remedy, where=entry.locate(*path)))
-
-
-def _check_devices(by_kind: ByKind, faults: list[PolicyError]) -> None:
-    _refuse_equal(by_kind["Device"], ("spec", "underlay", "address"), lambda d: d.spec.underlay.address, faults)  # type: ignore[attr-defined]
-    _refuse_equal(by_kind["Device"], ("spec", "deviceIdSha256"), lambda d: d.spec.device_id_sha256, faults)  # type: ignore[attr-defined]
-
-
-def _refuse_equal(
-    entries: Mapping[str, Entry], path: Path, value_of: Callable[[Document], object], faults: list[PolicyError]
-) -> None:
-    seen: dict[object, str] = {}
-    for name, entry in sorted(entries.items()):
-        value = value_of(entry.document)
-        if value is None:
-            continue
-        if value in seen:
-            _refuse(faults, entry, path, f"{value} belongs to {seen[value]!r} already")
-        seen[value] = name
-
-
-def _check_endpoints(by_kind: ByKind, faults: list[PolicyError]) -> None:
-    taken: dict[tuple[str, object], str] = {}
-    for name, entry in sorted(by_kind["Endpoint"].items()):
-        spec = entry.document.spec  # type: ignore[attr-defined]
-        _want(by_kind, "Device", spec.device, entry, ("spec", "device"), faults)
-        _want(by_kind, "Tenant", spec.tenant, entry, ("spec", "tenant"), faults)
-        for index, address in enumerate(spec.addresses):
-            owner = taken.setdefault((spec.tenant, address), name)
-            if owner != name or spec.addresses.index(address) != index:
-                fault = f"belongs to {owner!r} already, in the same network" if owner != name else "is there twice"
-                _refuse(faults, entry, ("spec", "addresses", index), f"{address} {fault}")
-
-
-def _check_tenants(by_kind: ByKind, faults: list[PolicyError]) -> None:
-    for entry in by_kind["Tenant"].values():
-        wanted = entry.document.spec.appraisal_policy  # type: ignore[attr-defined]
-        if wanted is not None:
-            _want(by_kind, "AppraisalPolicy", wanted, entry, ("spec", "appraisalPolicy"), faults)
-
-
-def _check_policies(by_kind: ByKind, faults: list[PolicyError]) -> None:
-    for kind in ("NetworkPolicy", "RoleBinding"):
-        for entry in by_kind[kind].values():
-            tenant = entry.document.spec.tenant  # type: ignore[attr-defined]
-            if tenant is not None:
-                _want(by_kind, "Tenant", tenant, entry, ("spec", "tenant"), faults)
-
-
-def _check_references(by_kind: ByKind, faults: list[PolicyError]) -> None:
-    """Each value once, and only such as devices of the profile show: any other would be compared with nothing."""
-    for entry in by_kind["ReferenceValues"].values():
-        spec = entry.document.spec  # type: ignore[attr-defined]
-        try:
-            profile = load_profile(spec.profile)
-        except ConfigurationError as error:
-            _refuse(faults, entry, ("spec", "profile"), error.message, error.remedy)
-            continue
-        indices = [one.index for one in profile.measurements]
-        levels = [level for level, one in enumerate(profile.levels) if one.fwid_covers]
-        versioned = [one.component for one in profile.measurements if one.kind in _VERSIONED]
-        rows: tuple[tuple[str, str, list[object], Sequence[object]], ...] = (
-            ("measurements", "index", [one.index for one in spec.measurements], indices),
-            ("fwids", "level", [one.level for one in spec.fwids], levels),
-            ("minimumVersions", "component", [one.component for one in spec.minimum_versions], versioned),
-        )
-        for name, word, values, known in rows:
-            for position, value in enumerate(values):
-                path = ("spec", name, position)
-                if value in values[:position]:
-                    _refuse(faults, entry, path, f"{word} {value} is there twice")
-                elif value not in known:
-                    there = ", ".join(map(str, known))
-                    _refuse(faults, entry, path, f"{spec.profile} has no {word} {value}", f"it has {there}")
-
-
-def _want(by_kind: ByKind, kind: str, name: str, entry: Entry, path: Path, faults: list[PolicyError]) -> None:
-    if name not in by_kind[kind]:
-        there = ", ".join(sorted(by_kind[kind])) or "none"
-        _refuse(faults, entry, path, f"no {kind} {name!r}", remedy=f"{kind} documents are: {there}")

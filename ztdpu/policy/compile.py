@@ -1,46 +1,42 @@
 """Cluster to tables: what one device has to enforce, as the canonical blob whose SHA-256 is the revision.
 
-Called by control (for every device, at every change) and by `policy explain`. Pure: the same cluster,
-networks and device give the same bytes.
+Called by control (for every device, at every change) and by the `policy` commands. Pure: the same cluster,
+networks and device give the same bytes. Rows are made by `policy.rows`, who exists for whom by `policy.topology`.
 
-A NetworkPolicy rule becomes one row per port range and address family, in the order of policy names. The
-file and line behind each row go into `sources`, beside the blob: the worker reports a row's number, people
+The file and line behind each row go into `sources`, beside the blob: the worker reports a row's number, people
 are shown the line.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from ztdpu.errors import Location, NotFoundError, PolicyError
 from ztdpu.model.endpoint import Endpoint
-from ztdpu.model.flow import Direction, Protocol
 from ztdpu.model.sa import PspVersion
 from ztdpu.model.tenant import Network
-from ztdpu.model.verdict import Verdict
 from ztdpu.packet.tables import (
     DeviceTables,
     EndpointTable,
     NetworkTable,
     PeerTable,
-    Prefix,
     Route,
     Rule,
     encode_tables,
     revision,
 )
 from ztdpu.policy.cluster import Cluster
-from ztdpu.policy.documents import EgressRule, IngressRule, NetworkPolicy, PeerSelector, PortRange
-from ztdpu.policy.select import EVERYWHERE, host_prefixes, is_selected, range_prefixes
+from ztdpu.policy.rows import Draft, Origin, RowMaker
 from ztdpu.policy.startup import UNDERLAY_MTU_OCTETS
+from ztdpu.policy.topology import Topology
 
-_OVERHEAD_OCTETS: Final = {4: 20 + 8 + 16 + 16, 16: 40 + 8 + 16 + 16}
-"""Outer IP, UDP, PSP header and ICV, by length of the underlay address."""
+OVERHEAD_OCTETS: Final = {4: 20 + 8 + 16 + 16, 6: 40 + 8 + 16 + 16}
+"""Outer IP, UDP, PSP header and ICV, by IP version of the underlay."""
 _SUITES: Final = {"AES-GCM-128": PspVersion.AES_GCM_128, "AES-GCM-256": PspVersion.AES_GCM_256}
-_PORTS_ALL: Final = (0, 65535)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,153 +57,131 @@ def compile_tables(
     *,
     underlay_mtu_octets: int = UNDERLAY_MTU_OCTETS,
 ) -> CompiledTables:
-    """Return the tables of `device`; `networks` maps a tenant to its network (from the signed roster).
+    """Return the tables of `device`; `networks` maps tenants and Peerings to networks (from the signed roster).
 
-    Raises NotFoundError for an unknown device, PolicyError when a tenant on the device has no network.
+    Raises NotFoundError for an unknown device, PolicyError when a tenant or Peering on it has no network.
     """
-    if device not in cluster.devices:
-        raise NotFoundError(f"no device {device!r}", remedy=f"devices are {', '.join(sorted(cluster.devices))}")
-    tenants = cluster.tenants_on(device)
-    missing = [tenant for tenant in tenants if tenant not in networks]
-    if missing:
-        raise PolicyError(
-            f"tenant {missing[0]!r} has no network in the roster",
-            remedy="have an operator sign a roster that lists it",
-            where=cluster.locate("Tenant", missing[0]),
-        )
-    rows = _Rows(cluster)
-    tables = DeviceTables(
-        device=device,
-        networks=tuple(_network_table(cluster, networks[tenant]) for tenant in tenants),
-        endpoints=tuple(
-            EndpointTable(
-                endpoint_id=endpoint.endpoint_id,
-                name=endpoint.name,
-                network_id=networks[endpoint.tenant].network_id,
-                addresses=tuple(sorted((a.packed for a in endpoint.addresses), key=lambda a: (len(a), a))),
-                mtu_octets=underlay_mtu_octets - _overhead_octets(cluster, endpoint.tenant),
-                rules=tuple(rows.of(endpoint)),
-            )
-            for _, endpoint in sorted(cluster.endpoints.items())
-            if endpoint.device == device
-        ),
-        peers=tuple(_peers(cluster, device, tenants)),
-    )
-    blob = encode_tables(tables)
-    return CompiledTables(blob=blob, revision=revision(blob), sources=rows.sources)
+    return Compiler(cluster, networks, underlay_mtu_octets=underlay_mtu_octets).compile(device)
 
 
-def _network_table(cluster: Cluster, network: Network) -> NetworkTable:
-    spec = cluster.tenants[network.tenant].spec
-    routes = [
-        Route(address=address.packed, device=endpoint.device, endpoint_id=endpoint.endpoint_id)
-        for endpoint in cluster.endpoints_of(network.tenant)
-        for address in endpoint.addresses
-    ]
-    return NetworkTable(
-        network_id=network.network_id,
-        generation=network.generation,
-        tenant=network.tenant,
-        psp_version=_SUITES[spec.suite],
-        flow_quota=spec.flow_quota,
-        routes=tuple(sorted(routes, key=lambda route: (len(route.address), route.address))),
-    )
+def assumed_networks(cluster: Cluster) -> dict[str, Network]:
+    """Networks for questions asked without a roster: their ids decide nothing, they only have to differ.
+
+    Revisions of tables made with them are nobody's: ids are part of what is hashed.
+    """
+    return {
+        name: Network(tenant=name, network_id=hashlib.sha256(name.encode()).digest()[:16], generation=1)
+        for name in (*cluster.tenants, *cluster.peerings)
+    }
 
 
-def _peers(cluster: Cluster, device: str, tenants: Sequence[str]) -> Iterator[PeerTable]:
-    names = {e.device for e in cluster.endpoints.values() if e.tenant in tenants} - {device}
-    for name in sorted(names):
-        yield PeerTable(device=name, underlay_address=cluster.devices[name].spec.underlay.address.packed)
+class Compiler:
+    """Compiles devices of one cluster; what they share is worked out once."""
 
-
-def _overhead_octets(cluster: Cluster, tenant: str) -> int:
-    """The whole network has one MTU: that of its longest outer header."""
-    addresses = [cluster.devices[e.device].spec.underlay.address.packed for e in cluster.endpoints_of(tenant)]
-    return max(_OVERHEAD_OCTETS[len(address)] for address in addresses)
-
-
-class _Rows:
-    """Numbers rows across all endpoints of one device and remembers where each came from."""
-
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(
+        self, cluster: Cluster, networks: Mapping[str, Network], *, underlay_mtu_octets: int = UNDERLAY_MTU_OCTETS
+    ) -> None:
         self._cluster = cluster
-        self._numbers = itertools.count(1)
-        self.sources: dict[int, Location] = {}
+        self._networks = networks
+        self._mtu_octets = underlay_mtu_octets
+        self.topology = Topology(cluster)
+        self._rows = RowMaker(cluster, self.topology)
+        self._network_tables: dict[str, NetworkTable] = {}
+        self._overheads: dict[str, int] = {}
 
-    def of(self, endpoint: Endpoint) -> Iterator[Rule]:
-        for name, policy in sorted(self._cluster.network_policies.items()):
-            if policy.spec.tenant != endpoint.tenant or not is_selected(policy.spec.endpoint_selector, endpoint.labels):
-                continue
-            for index, ingress in enumerate(policy.spec.ingress):
-                where = self._cluster.locate("NetworkPolicy", name, ("spec", "ingress", index))
-                yield from self._expand(policy, Direction.INGRESS, ingress, ingress.from_, where)
-            for index, egress in enumerate(policy.spec.egress):
-                where = self._cluster.locate("NetworkPolicy", name, ("spec", "egress", index))
-                yield from self._expand(policy, Direction.EGRESS, egress, egress.to, where)
+    def compile(self, device: str) -> CompiledTables:
+        """Return the tables of one device with all that travels beside. Raises as `compile_tables`."""
+        tables, origins = self.tables(device)
+        blob = encode_tables(tables)
+        sources = {rule_id: origin.where for rule_id, origin in origins.items()}
+        return CompiledTables(blob=blob, revision=revision(blob), sources=sources)
 
-    def _expand(
-        self,
-        policy: NetworkPolicy,
-        direction: Direction,
-        rule: IngressRule | EgressRule,
-        peers: Sequence[PeerSelector] | None,
-        where: Location,
-    ) -> Iterator[Rule]:
-        for (included, excepted), (protocol, first, last) in itertools.product(
-            _peer_prefixes(self._cluster, policy.spec.tenant, peers), _port_ranges(rule.ports)
-        ):
-            fitting = _fitting(included, protocol)
-            if not fitting:
-                continue
-            number = next(self._numbers)
-            self.sources[number] = where
-            yield Rule(
-                rule_id=number,
-                direction=direction,
-                verdict=Verdict.ALLOW,
-                protocol=protocol,
-                port_first=first,
-                port_last=last,
-                peers=fitting,
-                excepted=_fitting(excepted, protocol),
+    def tables(self, device: str) -> tuple[DeviceTables, dict[int, Origin]]:
+        """Return the tables before they are encoded, and what asked for each row. Raises as `compile_tables`."""
+        if device not in self._cluster.devices:
+            raise NotFoundError(
+                f"no device {device!r}", remedy=f"devices are {', '.join(sorted(self._cluster.devices))}"
             )
+        tenants, peerings = self.topology.networks_on(device)
+        self._require_networks(tenants, peerings)
+        numbers, origins = itertools.count(1), dict[int, Origin]()
+        tables = DeviceTables(
+            device=device,
+            networks=tuple(map(self._network_table, (*tenants, *peerings))),
+            endpoints=tuple(self._endpoint_table(one, numbers, origins) for one in self.topology.on_device[device]),
+            peers=tuple(self._peers(device, (*tenants, *peerings))),
+        )
+        return tables, origins
 
+    def _require_networks(self, tenants: list[str], peerings: list[str]) -> None:
+        for kind, names in (("Tenant", tenants), ("Peering", peerings)):
+            missing = [name for name in names if name not in self._networks]
+            if missing:
+                raise PolicyError(
+                    f"{kind.lower()} {missing[0]!r} has no network in the roster",
+                    remedy="have an operator sign a roster that lists it",
+                    where=self._cluster.locate(kind, missing[0]),
+                )
 
-def _peer_prefixes(
-    cluster: Cluster, tenant: str, peers: Sequence[PeerSelector] | None
-) -> Iterator[tuple[tuple[Prefix, ...], tuple[Prefix, ...]]]:
-    """(included, excepted) per row: all label selectors share one, every ipBlock with holes has its own."""
-    if peers is None:
-        yield EVERYWHERE, ()
-        return
-    selectors = [peer.endpoint_selector for peer in peers if peer.endpoint_selector is not None]
-    chosen = [e for e in cluster.endpoints_of(tenant) if any(is_selected(s, e.labels) for s in selectors)]
-    if chosen:
-        yield host_prefixes(chosen), ()
-    for peer in peers:
-        if peer.ip_block is not None:
-            yield range_prefixes(peer.ip_block)
+    def _members(self, network: str) -> list[Endpoint]:
+        sides = self.topology.members.get(network)
+        return self.topology.by_tenant[network] if sides is None else [one for side in sides.values() for one in side]
 
+    def _network_table(self, name: str) -> NetworkTable:
+        if name not in self._network_tables:
+            network, is_peering = self._networks[name], name in self._cluster.peerings
+            spec = self._cluster.peerings[name].spec if is_peering else self._cluster.tenants[name].spec
+            routes = [
+                Route(address=address.packed, device=endpoint.device, endpoint_id=endpoint.endpoint_id)
+                for endpoint in self._members(name)
+                for address in endpoint.addresses
+            ]
+            self._network_tables[name] = NetworkTable(
+                network_id=network.network_id,
+                generation=network.generation,
+                tenant=name,
+                psp_version=_SUITES[spec.suite],
+                flow_quota=0 if is_peering else self._cluster.tenants[name].spec.flow_quota,
+                routes=tuple(sorted(routes, key=lambda route: (len(route.address), route.address))),
+            )
+        return self._network_tables[name]
 
-def _port_ranges(ports: Sequence[PortRange] | None) -> Iterator[tuple[int, int, int]]:
-    """(protocol, first, last) per row; ICMP becomes one row per version."""
-    if ports is None:
-        yield (Protocol.ANY, *_PORTS_ALL)
-        return
-    for port in ports:
-        if port.protocol == "ICMP":
-            yield (Protocol.ICMP, *_PORTS_ALL)
-            yield (Protocol.ICMPV6, *_PORTS_ALL)
-        elif port.port is None:
-            yield (Protocol[port.protocol], *_PORTS_ALL)
-        else:
-            yield (Protocol[port.protocol], port.port, port.end_port or port.port)
+    def _endpoint_table(self, endpoint: Endpoint, numbers: Iterator[int], origins: dict[int, Origin]) -> EndpointTable:
+        def number(drafts: list[Draft]) -> tuple[Rule, ...]:
+            rows = []
+            for draft in drafts:
+                rule_id = next(numbers)
+                origins[rule_id] = draft.origin
+                rows.append(draft.number(rule_id))
+            return tuple(rows)
 
+        audited = self._rows.audited(endpoint)
+        return EndpointTable(
+            endpoint_id=endpoint.endpoint_id,
+            name=endpoint.name,
+            network_id=self._networks[endpoint.tenant].network_id,
+            addresses=tuple(sorted((a.packed for a in endpoint.addresses), key=lambda a: (len(a), a))),
+            mtu_octets=self.mtu_octets(endpoint.tenant),
+            rules=number(self._rows.enforced(endpoint)),
+            peerings=tuple(self._networks[one].network_id for one in self.topology.peerings.get(endpoint.name, ())),
+            audit_rules=None if audited is None else number(audited),
+        )
 
-def _fitting(prefixes: tuple[Prefix, ...], protocol: int) -> tuple[Prefix, ...]:
-    """ICMP runs over IPv4 only and ICMPv6 over IPv6 only; a row never promises the impossible."""
-    if protocol == Protocol.ICMP:
-        return tuple(prefix for prefix in prefixes if len(prefix.address) == 4)
-    if protocol == Protocol.ICMPV6:
-        return tuple(prefix for prefix in prefixes if len(prefix.address) == 16)
-    return prefixes
+    def mtu_octets(self, tenant: str) -> int:
+        """Return what fits into an inner packet: one MTU for all tenants that Peerings join."""
+        if tenant not in self._overheads:
+            joined = self.topology.connected(tenant)
+            versions = {
+                self._cluster.devices[endpoint.device].spec.underlay.address.version
+                for one in joined
+                for endpoint in self.topology.by_tenant[one]
+            }
+            overhead = max((OVERHEAD_OCTETS[version] for version in versions), default=0)
+            self._overheads |= dict.fromkeys(joined, overhead)
+        return self._mtu_octets - self._overheads[tenant]
+
+    def _peers(self, device: str, networks: tuple[str, ...]) -> Iterator[PeerTable]:
+        names = {endpoint.device for network in networks for endpoint in self._members(network)} - {device}
+        for name in sorted(names):
+            address = self._cluster.devices[name].spec.underlay.address
+            yield PeerTable(device=name, underlay_address=address.packed)

@@ -1,13 +1,12 @@
 """Why a new flow would pass or not: the same bytes and the same matcher as the worker's.
 
-Compiles the tables of the two devices, decodes them again and asks `packet.rules` in the order of the
-packet path: route at the source's device, egress rules of the source, ingress rules of the destination.
-Pure. Called by `ztdpu policy explain` and by control.
+Compiles the tables of the two devices, decodes them again and asks `packet.fence` in the order of the packet path:
+is there a way from the source, egress rules of the source, ingress rules of the destination.
+Pure. Called by `ztdpu policy explain`, by `policy.tests` and by the lab.
 """
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,11 +15,18 @@ from ztdpu.errors import Location, UsageError
 from ztdpu.model.endpoint import Endpoint
 from ztdpu.model.flow import Direction, Protocol
 from ztdpu.model.tenant import Network
-from ztdpu.model.verdict import Reason, Verdict
+from ztdpu.model.verdict import Outcome, Reason, Verdict
+from ztdpu.packet.fence import Fence
 from ztdpu.packet.rules import RuleIndex
-from ztdpu.packet.tables import DeviceTables, EndpointTable, Rule, decode_tables
+from ztdpu.packet.tables import DeviceTables, EndpointTable, decode_tables, encode_tables
+from ztdpu.packet.ways import Way, Ways
 from ztdpu.policy.cluster import Cluster
-from ztdpu.policy.compile import CompiledTables, compile_tables
+from ztdpu.policy.compile import Compiler, assumed_networks
+from ztdpu.policy.nearest import find_nearest
+from ztdpu.policy.rows import Origin
+from ztdpu.policy.startup import UNDERLAY_MTU_OCTETS
+
+__all__ = ["Explainer", "Explanation", "Step", "assumed_networks", "explain", "parse_port"]
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -38,6 +44,10 @@ class Step:
     """For people."""
     where: Location | None = None
     """The policy line that decided, if one did."""
+    rule: str = ""
+    """The policy and the rule of it that decided."""
+    nearest: Location | None = None
+    """Of a drop: the line that comes nearest to allowing it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +59,7 @@ class Explanation:
     protocol: str
     port: int
     verdict: Verdict
+    """AUDIT: passes, and would not if policies in audit mode were enforced."""
     reason: Reason
     steps: tuple[Step, ...]
 
@@ -59,20 +70,9 @@ def parse_port(text: str) -> tuple[Protocol, int]:
     name = word.upper() or "TCP"
     if name == "ICMP" and not number:
         return Protocol.ICMP, 0
-    if name in ("TCP", "UDP") and number.isdigit() and 1 <= int(number) <= 65535:
+    if name in ("TCP", "UDP") and number.isascii() and number.isdigit() and 1 <= int(number) <= 65535:
         return Protocol[name], int(number)
     raise UsageError(f"{text!r} is no port", remedy="write 22/tcp, 53/udp or icmp")
-
-
-def assumed_networks(cluster: Cluster) -> dict[str, Network]:
-    """Networks for questions asked without a roster: their ids decide nothing, they only have to differ.
-
-    Revisions of tables made with them are nobody's: ids are part of what is hashed.
-    """
-    return {
-        tenant: Network(tenant=tenant, network_id=hashlib.sha256(tenant.encode()).digest()[:16], generation=1)
-        for tenant in cluster.tenants
-    }
 
 
 def explain(
@@ -88,26 +88,123 @@ def explain(
 
     Raises NotFoundError for an unknown endpoint, UsageError for an address family that the source lacks.
     """
-    sender = cluster.endpoint(source)
-    known = networks or assumed_networks(cluster)
-    target, address, own = _target(cluster, sender, destination)
-    if address.version == 6 and protocol is Protocol.ICMP:
-        protocol = Protocol.ICMPV6
-    walk = _Walk(cluster, known, sender, own, address, protocol, port)
-    walk.route(target)
-    walk.rules(sender, Direction.EGRESS, address.packed)
-    if walk.receiver is not None:
-        walk.rules(walk.receiver, Direction.INGRESS, own.packed)
-    last = walk.steps[-1]
-    return Explanation(
-        source=source,
-        destination=destination,
-        protocol=protocol.name.lower(),
-        port=port,
-        verdict=last.verdict,
-        reason=last.reason,
-        steps=tuple(walk.steps),
-    )
+    return Explainer(cluster, networks).explain(source=source, destination=destination, protocol=protocol, port=port)
+
+
+class Explainer:
+    """Answers many questions about one cluster; a device is compiled at most once."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        networks: Mapping[str, Network] | None = None,
+        *,
+        underlay_mtu_octets: int = UNDERLAY_MTU_OCTETS,
+    ) -> None:
+        """`networks` are those of the roster, where there is one."""
+        self._cluster = cluster
+        known = networks or assumed_networks(cluster)
+        self.compiler = Compiler(cluster, known, underlay_mtu_octets=underlay_mtu_octets)
+        self._devices: dict[str, tuple[DeviceTables, Ways, dict[int, Origin]]] = {}
+        self._fences: dict[str, Fence] = {}
+        self._by_id = {endpoint.endpoint_id: endpoint for endpoint in cluster.endpoints.values()}
+
+    def explain(self, *, source: str, destination: str, protocol: Protocol, port: int) -> Explanation:
+        """As the function of that name."""
+        sender = self._cluster.endpoint(source)
+        target, address, own = _target(self._cluster, sender, destination)
+        if address.version == 6 and protocol is Protocol.ICMP:
+            protocol = Protocol.ICMPV6
+        steps = [self._route(sender, target, address)]
+        if steps[-1].verdict is not Verdict.DROP:
+            steps.append(self._judge(sender, Direction.EGRESS, address, protocol, port))
+        if steps[-1].verdict is not Verdict.DROP:
+            holder = self._by_id[self._fence(sender).ways[address.packed].endpoint_id]
+            steps.append(self._judge(holder, Direction.INGRESS, own, protocol, port))
+        deciding = next((step for step in steps if step.verdict is Verdict.AUDIT), steps[-1])
+        last = steps[-1] if steps[-1].verdict is Verdict.DROP else deciding
+        return Explanation(
+            source=source,
+            destination=destination,
+            protocol=protocol.name.lower(),
+            port=port,
+            verdict=last.verdict,
+            reason=last.reason,
+            steps=tuple(steps),
+        )
+
+    def _route(self, sender: Endpoint, target: Endpoint | None, address: IpAddress) -> Step:
+        """Who has that address, as the sender sees it? What is not in its networks does not exist from there."""
+        way = self._fence(sender).ways.get(address.packed)
+        holder = None if way is None else self._by_id[way.endpoint_id]
+        allowed = False
+        if target is not None and (holder is None or holder.name != target.name):
+            meaning = f"there, {address} is {holder.name}" if holder else f"there, nobody has {address}"
+            text = f"{target.name} is not in {sender.tenant}'s network{self._missing_link(sender, target)}; {meaning}"
+        elif holder is None or way is None:
+            text = f"nobody in {sender.tenant}'s network has {address}"
+        else:
+            allowed, text = True, f"{address} is {holder.name} on {holder.device}{self._through(sender, way)}"
+        return Step(
+            station="route",
+            device=sender.device,
+            verdict=Verdict.ALLOW if allowed else Verdict.DROP,
+            reason=Reason.RULE_ALLOWED if allowed else Reason.NO_ROUTE,
+            text=text,
+        )
+
+    def _through(self, sender: Endpoint, way: Way) -> str:
+        tables, _, _ = self._device(sender.device)
+        network = next(one for one in tables.networks if one.network_id == way.network_id)
+        return "" if network.tenant == sender.tenant else f", through Peering {network.tenant}"
+
+    def _missing_link(self, sender: Endpoint, target: Endpoint) -> str:
+        """Between the two tenants there may be a Peering that leaves one of the two endpoints out."""
+        for name, sides in self.compiler.topology.members.items():
+            if {sender.tenant, target.tenant} == set(sides):
+                out = [one.name for one in (sender, target) if one not in sides[one.tenant]]
+                return f" and Peering {name} does not select {' and '.join(out)}"
+        return ""
+
+    def _judge(self, endpoint: Endpoint, direction: Direction, peer: IpAddress, protocol: Protocol, port: int) -> Step:
+        """Ask the endpoint's fence in one direction."""
+        fence = self._fence(endpoint)
+        _, _, origins = self._device(endpoint.device)
+        outcome = fence.judge(direction, peer.packed, protocol, port)
+        origin = None if outcome.rule_id is None else origins[outcome.rule_id]
+        found = None
+        if outcome.verdict is Verdict.DROP:
+            found = find_nearest(fence.table, origins, direction, peer.packed, protocol, port)
+        return Step(
+            station=direction.value,
+            device=endpoint.device,
+            verdict=outcome.verdict,
+            reason=outcome.reason,
+            text=_say(fence.table, direction, outcome, origin) + (f"; {found[1]}" if found else ""),
+            where=None if origin is None else origin.where,
+            rule="" if origin is None else str(origin),
+            nearest=found[0] if found else None,
+        )
+
+    def _fence(self, endpoint: Endpoint) -> Fence:
+        if endpoint.name not in self._fences:
+            tables, ways, _ = self._device(endpoint.device)
+            table = next(one for one in tables.endpoints if one.endpoint_id == endpoint.endpoint_id)
+            self._fences[endpoint.name] = Fence(
+                table,
+                next(one for one in tables.networks if one.network_id == table.network_id),
+                ways.of(table.network_id, table.peerings),
+                RuleIndex(table.rules),
+                None if table.audit_rules is None else RuleIndex(table.audit_rules),
+            )
+        return self._fences[endpoint.name]
+
+    def _device(self, device: str) -> tuple[DeviceTables, Ways, dict[int, Origin]]:
+        if device not in self._devices:
+            made, origins = self.compiler.tables(device)
+            tables = decode_tables(encode_tables(made))
+            self._devices[device] = tables, Ways(tables), origins
+        return self._devices[device]
 
 
 def _target(cluster: Cluster, sender: Endpoint, destination: str) -> tuple[Endpoint | None, IpAddress, IpAddress]:
@@ -127,131 +224,15 @@ def _target(cluster: Cluster, sender: Endpoint, destination: str) -> tuple[Endpo
     )
 
 
-class _Walk:
-    """Goes from station to station until one drops."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        networks: Mapping[str, Network],
-        sender: Endpoint,
-        own: IpAddress,
-        address: IpAddress,
-        protocol: Protocol,
-        port: int,
-    ) -> None:
-        self._cluster = cluster
-        self._networks = networks
-        self._sender = sender
-        self._own = own
-        self._address = address
-        self._protocol = protocol
-        self._port = port
-        self._compiled: dict[str, tuple[CompiledTables, DeviceTables]] = {}
-        self.receiver: Endpoint | None = None
-        self.steps: list[Step] = []
-
-    @property
-    def _ended(self) -> bool:
-        return bool(self.steps) and self.steps[-1].verdict is Verdict.DROP
-
-    def _tables(self, device: str) -> tuple[CompiledTables, DeviceTables]:
-        if device not in self._compiled:
-            compiled = compile_tables(self._cluster, device, self._networks)
-            self._compiled[device] = compiled, decode_tables(compiled.blob)
-        return self._compiled[device]
-
-    def route(self, target: Endpoint | None) -> None:
-        """Who has that address in the sender's own network? Other networks do not exist from here."""
-        _, tables = self._tables(self._sender.device)
-        network = next(n for n in tables.networks if n.tenant == self._sender.tenant)
-        route = next((r for r in network.routes if r.address == self._address.packed), None)
-        holder = None if route is None else self._endpoint_by_id(route.endpoint_id)
-        if target is not None and (holder is None or holder.name != target.name):
-            meaning = f"there, {self._address} is {holder.name}" if holder else f"there, nobody has {self._address}"
-            text = f"{target.name} is not in {self._sender.tenant}'s network; {meaning}"
-            self._add("route", Verdict.DROP, Reason.NO_ROUTE, text)
-        elif holder is None:
-            text = f"nobody in {self._sender.tenant}'s network has {self._address}"
-            self._add("route", Verdict.DROP, Reason.NO_ROUTE, text)
-        else:
-            self.receiver = holder
-            text = f"{self._address} is {holder.name} on {holder.device}"
-            self._add("route", Verdict.ALLOW, Reason.RULE_ALLOWED, text)
-
-    def rules(self, endpoint: Endpoint, direction: Direction, peer: bytes) -> None:
-        """Ask the matcher for one endpoint and direction."""
-        if self._ended:
-            return
-        compiled, tables = self._tables(endpoint.device)
-        table = next(t for t in tables.endpoints if t.endpoint_id == endpoint.endpoint_id)
-        rule = RuleIndex(table.rules).match(direction, peer, self._protocol, self._port)
-        station = direction.value
-        if rule is None:
-            text = f"no {station} rule of {endpoint.name} allows it{self._nearest(table, direction, peer)}"
-            self._add(station, Verdict.DROP, Reason.NO_RULE, text, device=endpoint.device)
-            return
-        reason = Reason.RULE_DENIED if rule.verdict is Verdict.DROP else Reason.RULE_ALLOWED
-        where = compiled.sources[rule.rule_id]
-        text = f"row {rule.rule_id} of {endpoint.name}"
-        self._add(station, rule.verdict, reason, text, device=endpoint.device, where=where)
-
-    def _nearest(self, table: EndpointTable, direction: Direction, peer: bytes) -> str:
-        """Name the row that comes nearest: the right peer with other ports, else the right ports with other peers."""
-        compiled, _ = self._tables(self._device_of(table))
-        rows = [row for row in table.rules if row.direction is direction and row.verdict is Verdict.ALLOW]
-        same_peer = [row for row in rows if RuleIndex([_any_port(row)]).match(direction, peer, row.protocol, 0)]
-        if same_peer:
-            row = same_peer[0]
-            where = compiled.sources[row.rule_id]
-            return f"; nearest is {where}, which allows {_ports(same_peer, row)}"
-        return f"; nearest is {compiled.sources[rows[0].rule_id]}, for other peers" if rows else ""
-
-    def _device_of(self, table: EndpointTable) -> str:
-        return self._cluster.endpoint(table.name).device
-
-    def _endpoint_by_id(self, endpoint_id: bytes) -> Endpoint | None:
-        return next((e for e in self._cluster.endpoints.values() if e.endpoint_id == endpoint_id), None)
-
-    def _add(
-        self,
-        station: str,
-        verdict: Verdict,
-        reason: Reason,
-        text: str,
-        *,
-        device: str = "",
-        where: Location | None = None,
-    ) -> None:
-        step = Step(
-            station=station,
-            device=device or self._sender.device,
-            verdict=verdict,
-            reason=reason,
-            text=text,
-            where=where,
-        )
-        self.steps.append(step)
-
-
-def _any_port(row: Rule) -> Rule:
-    return Rule(
-        rule_id=row.rule_id,
-        direction=row.direction,
-        verdict=row.verdict,
-        protocol=row.protocol,
-        port_first=0,
-        port_last=65535,
-        peers=row.peers,
-        excepted=row.excepted,
-    )
-
-
-def _ports(same_peer: list[Rule], first: Rule) -> str:
-    """What the rows of that one policy line allow this peer."""
-    words = []
-    for row in same_peer:
-        name = Protocol(row.protocol).name.lower()
-        span = "" if (row.port_first, row.port_last) == (0, 65535) else f"{row.port_first}-{row.port_last}/"
-        words.append(f"{span}{name}")
-    return ", ".join(dict.fromkeys(words)) if words else Protocol(first.protocol).name.lower()
+def _say(table: EndpointTable, direction: Direction, outcome: Outcome, origin: Origin | None) -> str:
+    who = f"{direction.value} of {table.name}"
+    match outcome.reason:
+        case Reason.NO_RULE:
+            return f"no {direction.value} rule of {table.name} allows it"
+        case Reason.AUDIT_WOULD_DROP:
+            return f"allowed; in audit mode it would be dropped at {who} ({origin or 'no rule would allow it'})"
+        case Reason.AUDIT_WOULD_ALLOW:
+            return f"dropped; in audit mode it would be allowed at {who} ({origin})"
+        case Reason.RULE_DENIED:
+            return f"denied by {origin}, row {outcome.rule_id} of {table.name}"
+    return f"{origin}, row {outcome.rule_id} of {table.name}"

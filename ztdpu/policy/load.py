@@ -17,8 +17,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from ztdpu.errors import ConfigurationError, Location, PolicyError, PolicyPathError, PolicyRefusedError
-from ztdpu.policy.cluster import Cluster, Entry, build_cluster
+from ztdpu.policy.cluster import Cluster, build_cluster
 from ztdpu.policy.documents import API_VERSION, KINDS, Document
+from ztdpu.policy.entry import Entry
 from ztdpu.policy.yaml import SIZE_LIMIT_OCTETS, Path, Placed, parse, parse_noting
 
 FILE_LIMIT = 2_000

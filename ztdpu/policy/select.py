@@ -51,5 +51,13 @@ def range_prefixes(block: AddressRange) -> tuple[tuple[Prefix, ...], tuple[Prefi
     return (block_prefix(block.cidr),), tuple(block_prefix(hole) for hole in block.except_)
 
 
+def covers(block: Prefix, other: Prefix) -> bool:
+    """Whether every address of `other` lies in `block`."""
+    if len(block.address) != len(other.address) or other.length < block.length:
+        return False
+    shift = 8 * len(block.address) - block.length
+    return int.from_bytes(block.address) >> shift == int.from_bytes(other.address) >> shift
+
+
 def _family_first(address: bytes) -> tuple[int, bytes]:
     return len(address), address

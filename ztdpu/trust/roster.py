@@ -20,6 +20,9 @@ from ztdpu.trust import canonical, sshsig
 ROSTER_NAMESPACE: Final = "ztdpu-roster"
 ROSTER_LABEL: Final = "roster"
 ROSTER_FORMAT: Final = 1
+"""Networks of tenants only."""
+ROSTER_FORMAT_WITH_PEERINGS: Final = 2
+"""Every network with its members; used when there is a Peering's network, and then only."""
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 _U64: Final = 1 << 64
 _DIGEST_SIZES: Final = frozenset({32, 48, 64})
@@ -41,9 +44,17 @@ class RosterNetwork:
     """One network that an operator vouches for."""
 
     tenant: str
+    """Whose network it is; of a Peering's network, the name of the Peering."""
     network_id: bytes
     """16 octets."""
     generation: int
+    members: tuple[str, ...] = ()
+    """The two tenants of a Peering; empty for a tenant's own network."""
+
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        """Whose endpoints may be in it."""
+        return self.members or (self.tenant,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +82,8 @@ class Roster:
         raise RosterError(f"device {name[:64]!r} is not in the roster")
 
     def networks_of(self, device: RosterDevice) -> tuple[RosterNetwork, ...]:
-        """Networks of the tenants that the device may host."""
-        return tuple(network for network in self.networks if network.tenant in device.tenants)
+        """Networks of the tenants that the device may host, and their Peerings."""
+        return tuple(network for network in self.networks if not set(network.tenants).isdisjoint(device.tenants))
 
 
 def encode_roster(roster: Roster) -> bytes:
@@ -83,15 +94,16 @@ def encode_roster(roster: Roster) -> bytes:
 
     """
     _check(roster)
+    form = ROSTER_FORMAT_WITH_PEERINGS if any(one.members for one in roster.networks) else ROSTER_FORMAT
     try:
         return canonical.encode(
             [
                 ROSTER_LABEL,
-                ROSTER_FORMAT,
+                form,
                 roster.serial,
                 roster.trust_domain,
                 sorted([one.name, one.device_id_sha256, sorted(one.tenants)] for one in roster.devices),
-                sorted([one.tenant, one.network_id, one.generation] for one in roster.networks),
+                sorted(_network_row(one, form) for one in roster.networks),
                 sorted([profile, sorted(map(bytes.fromhex, digests))] for profile, digests in roster.fwids.items()),
             ]
         )
@@ -107,10 +119,9 @@ def decode_roster(blob: bytes) -> Roster:
 
     """
     match canonical.decode(blob, refusal=RosterError):
-        case [label, form, int(serial), str(trust_domain), [*devices], [*networks], [*fwids]] if (label, form) == (
-            ROSTER_LABEL,
-            ROSTER_FORMAT,
-        ) and type(form) is int:
+        case [label, form, int(serial), str(trust_domain), [*devices], [*networks], [*fwids]] if (
+            label == ROSTER_LABEL and type(form) is int and form in (ROSTER_FORMAT, ROSTER_FORMAT_WITH_PEERINGS)
+        ):
             roster = Roster(
                 serial=serial,
                 trust_domain=trust_domain,
@@ -171,8 +182,17 @@ def _read_device(item: Any) -> RosterDevice:
     raise RosterError("roster has a malformed device")
 
 
+def _network_row(network: RosterNetwork, form: int) -> list[Any]:
+    row: list[Any] = [network.tenant, network.network_id, network.generation]
+    return row if form == ROSTER_FORMAT else [*row, sorted(network.members)]
+
+
 def _read_network(item: Any) -> RosterNetwork:
     match item:
+        case [str(tenant), bytes(network_id), int(generation), [*members]] if not isinstance(generation, bool) and all(
+            isinstance(one, str) for one in members
+        ):
+            return RosterNetwork(tenant=tenant, network_id=network_id, generation=generation, members=tuple(members))
         case [str(tenant), bytes(network_id), int(generation)] if not isinstance(generation, bool):
             return RosterNetwork(tenant=tenant, network_id=network_id, generation=generation)
     raise RosterError("roster has a malformed network")
@@ -186,9 +206,11 @@ def _read_fwids(item: Any) -> tuple[str, tuple[str, ...]]:
 
 
 def _check(roster: Roster) -> None:
-    tenants = [network.tenant for network in roster.networks]
+    tenants = [network.tenant for network in roster.networks if not network.members]
     _check_names("device", [device.name for device in roster.devices])
-    _check_names("network of tenant", tenants)
+    _check_names("network", [network.tenant for network in roster.networks])
+    for network in roster.networks:
+        _check_members(network, tenants)
     _check_names("profile", list(roster.fwids))
     if not _NAME.fullmatch(roster.trust_domain):
         raise RosterError("roster has a malformed trust domain")
@@ -203,6 +225,14 @@ def _check(roster: Roster) -> None:
             raise RosterError(f"device {device.name} may host a tenant that has no network")
     for profile, digests in roster.fwids.items():
         _check_digests(profile, digests)
+
+
+def _check_members(network: RosterNetwork, tenants: Sequence[str]) -> None:
+    if not network.members:
+        return
+    _check_names(f"member of {network.tenant}", network.members)
+    if len(network.members) != 2 or not set(network.members) <= set(tenants):
+        raise RosterError(f"Peering {network.tenant} is not between two tenants that have networks")
 
 
 def _check_names(what: str, names: Sequence[str]) -> None:

@@ -34,16 +34,16 @@ def lint(
 
     Exit status 1 when something is wrong in the files, 2 when there are none.
     """
-    from ztdpu.policy.compile import compile_tables
-    from ztdpu.policy.explain import assumed_networks
+    from ztdpu.packet.tables import encode_tables
+    from ztdpu.policy.compile import Compiler, assumed_networks
     from ztdpu.policy.load import load_directory
 
     directory = _short(directory)
     try:
         cluster = load_directory(directory)
-        networks = assumed_networks(cluster)
+        compiler = Compiler(cluster, assumed_networks(cluster))
         for name in cluster.devices:
-            compile_tables(cluster, name, networks)
+            encode_tables(compiler.tables(name)[0])
     except PolicyError as error:
         if output in (Format.JSON, Format.YAML):
             faults = error.faults if isinstance(error, PolicyRefusedError) else (error,)

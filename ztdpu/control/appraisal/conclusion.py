@@ -138,7 +138,7 @@ class Concluder:
                 _stored(device, appraisal, evidence, now.unix_ms, ear=ear, binding_sha256=read.binding_sha256)
             )
             if was_leased:
-                networks = [n for t, n in fleet.desired.networks.items() if t in fleet.desired.tenants_on(device)]
+                networks = [n for t, n in fleet.desired.networks.items() if t in fleet.desired.networks_on(device)]
                 fleet.begin_epochs(transaction, networks, f"{state}: {device}")
             generation = fleet.bump(transaction)
             fleet.write_leaf(transaction, self._event(device, AuditOutcome.REFUSED, reason, state=str(state)))

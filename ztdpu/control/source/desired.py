@@ -19,7 +19,7 @@ from ztdpu.control.configuration import Specification
 from ztdpu.errors import ConfigurationError, Location, PolicyError, PolicyRefusedError, RosterError, ZtdpuError
 from ztdpu.model.tenant import Network
 from ztdpu.policy.cluster import Cluster
-from ztdpu.policy.compile import CompiledTables, compile_tables
+from ztdpu.policy.compile import CompiledTables, Compiler
 from ztdpu.policy.load import load_directory
 from ztdpu.policy.references import appraisal_policy_for, reference_values_for
 from ztdpu.trust.reference import AppraisalPolicy, ReferenceValues
@@ -41,7 +41,7 @@ class Desired:
     """As signed."""
     roster_signature: bytes
     networks: Mapping[str, Network]
-    """By tenant, from the roster."""
+    """By tenant or Peering, from the roster."""
     tables: Mapping[str, CompiledTables] = field(default_factory=dict)
     """By device."""
     references: Mapping[str, ReferenceValues] = field(default_factory=dict)
@@ -54,10 +54,14 @@ class Desired:
         """Tenants with an endpoint on the device."""
         return self.cluster.tenants_on(device)
 
+    def networks_on(self, device: str) -> tuple[str, ...]:
+        """Tenants with an endpoint on the device and Peerings with a member on it: names of its networks."""
+        return self.cluster.networks_on(device)
+
     def peers_of(self, device: str) -> tuple[str, ...]:
         """Devices that share a network with it, by name."""
-        own = set(self.tenants_on(device))
-        return tuple(n for n in sorted(self.cluster.devices) if n != device and own & set(self.tenants_on(n)))
+        shared = frozenset().union(*map(self.cluster.devices_in, self.networks_on(device)))
+        return tuple(sorted(shared - {device}))
 
     def pins_of(self, device: str) -> tuple[bytes | None, bytes | None]:
         """(DeviceID hash of the document, that of the roster); None where one does not say."""
@@ -101,9 +105,9 @@ def build_desired(spec: Specification, load: Callable[[], Cluster], *, lowest_ro
     tables: dict[str, CompiledTables] = {}
     references: dict[str, ReferenceValues] = {}
     appraisal: dict[str, AppraisalPolicy] = {}
-    compile_ = partial(compile_tables, underlay_mtu_octets=spec.underlay_mtu_octets)
+    compiler = Compiler(cluster, networks, underlay_mtu_octets=spec.underlay_mtu_octets)
     for name, device in cluster.devices.items():
-        compiled = _gather(faults, partial(compile_, cluster, name, networks))
+        compiled = _gather(faults, partial(compiler.compile, name))
         values = _gather(faults, partial(reference_values_for, cluster, device.spec.profile))
         policy = _gather(faults, partial(appraisal_policy_for, cluster, cluster.tenants_on(name)))
         if compiled is not None and values is not None and policy is not None:
@@ -189,6 +193,17 @@ def _check_roster_agrees(cluster: Cluster, roster: Roster, file: Path, faults: l
                 where=cluster.locate("Endpoint", name, ("spec", "device")),
             )
         )
+    signed = {one.tenant: frozenset(one.members) for one in roster.networks}
+    for name, peering in cluster.peerings.items():
+        members = frozenset(member.tenant for member in peering.spec.members)
+        if name in signed and signed[name] != members:
+            faults.append(
+                PolicyError(
+                    f"the roster has {name} between {' and '.join(sorted(signed[name])) or 'nobody: it is a tenant'}",
+                    remedy=f"have an operator sign a roster that agrees ({file})",
+                    where=cluster.locate("Peering", name, ("spec", "members")),
+                )
+            )
     for name, document in cluster.devices.items():
         pinned = document.spec.device_id_sha256
         if name in listed and pinned and bytes.fromhex(pinned) != listed[name].device_id_sha256:

@@ -6,7 +6,7 @@ import ipaddress
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 from ztdpu.trust.reference import parse_version
@@ -15,12 +15,19 @@ API_VERSION = "ztdpu.dev/v1"
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+PORT_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 
 
 def _check_name(value: str) -> str:
     if not _NAME.fullmatch(value):
         raise ValueError("a name has lower-case letters, digits and '-', at most 63 of them, no '-' at either end")
+    return value
+
+
+def _check_port_name(value: str) -> str:
+    if not PORT_NAME.fullmatch(value) or not any(letter.isalpha() for letter in value):
+        raise ValueError("a port's name has lower-case letters, digits and '-', a letter among them, at most 15")
     return value
 
 
@@ -72,8 +79,9 @@ Sha256Hex = Annotated[str, AfterValidator(_check_hex_32)]
 DigestHex = Annotated[str, AfterValidator(_check_digest)]
 VersionText = Annotated[str, AfterValidator(_check_version)]
 Labels = Annotated[dict[str, str], AfterValidator(_check_labels)]
-Address = Annotated[Any, BeforeValidator(_read_address)]
-AddressBlock = Annotated[Any, BeforeValidator(_read_network)]
+PortName = Annotated[str, AfterValidator(_check_port_name), Field(pattern=f"^{PORT_NAME.pattern}$")]
+Address = Annotated[Any, BeforeValidator(_read_address), WithJsonSchema({"type": "string"})]
+AddressBlock = Annotated[Any, BeforeValidator(_read_network), WithJsonSchema({"type": "string"})]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 

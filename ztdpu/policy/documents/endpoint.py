@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from ztdpu.policy.documents.base import Address, Document, Name, Part
+from ztdpu.policy.documents.traffic import NamedPort, check_port_names
 
 
 class EndpointSpec(Part):
@@ -15,6 +16,8 @@ class EndpointSpec(Part):
     tenant: Name
     device: Name
     addresses: Annotated[list[Address], Field(min_length=1, max_length=8)]
+    ports: Annotated[list[NamedPort], AfterValidator(check_port_names)] = Field(default_factory=list)
+    """Names of ports that policies may write instead of numbers."""
 
 
 class Endpoint(Document):

@@ -1,75 +1,33 @@
-"""NetworkPolicy: who may talk to whom inside one tenant's network; and the parts that its relatives share."""
+"""NetworkPolicy: who may talk to whom inside one tenant's network, and with the partners of its Peerings."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ztdpu.policy.documents.base import AddressBlock, Document, Labels, Name, Part, Port
+from ztdpu.policy.documents.base import Document, Name, Part
+from ztdpu.policy.documents.traffic import AddressRange, PortRange, Selector
 
-
-class LabelRequirement(Part):
-    """One row of `matchExpressions`."""
-
-    key: str
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    values: list[str] = Field(default_factory=list)
-
-    @model_validator(mode="after")
-    def _values_fit(self) -> LabelRequirement:
-        if (self.operator in ("In", "NotIn")) != bool(self.values):
-            raise ValueError(f"operator {self.operator} {'wants' if not self.values else 'takes no'} values")
-        return self
-
-
-class Selector(Part):
-    """Labels to match; an empty one matches every endpoint of the tenant."""
-
-    match_labels: Labels = Field(default_factory=dict)
-    match_expressions: list[LabelRequirement] = Field(default_factory=list)
-
-
-class AddressRange(Part):
-    """A block of overlay addresses, with holes."""
-
-    cidr: AddressBlock
-    except_: list[AddressBlock] = Field(default_factory=list, alias="except")
-
-    @model_validator(mode="after")
-    def _holes_inside(self) -> AddressRange:
-        for hole in self.except_:
-            if hole.version != self.cidr.version or not hole.subnet_of(self.cidr):
-                raise ValueError(f"except {hole} does not lie inside {self.cidr}")
-        return self
+Mode = Literal["enforce", "audit"]
+PolicyType = Literal["Ingress", "Egress"]
 
 
 class PeerSelector(Part):
-    """Whom a rule is about: endpoints of the same tenant by label, or a block of addresses."""
+    """Whom a rule is about: endpoints by label (of the same tenant, or of the other side of a Peering), or a block."""
 
     endpoint_selector: Selector | None = None
     ip_block: AddressRange | None = None
+    peering: Name | None = None
+    """The other tenant's members of this Peering. Without it a rule never reaches past the tenant's own network."""
 
     @model_validator(mode="after")
-    def _exactly_one(self) -> PeerSelector:
-        if (self.endpoint_selector is None) == (self.ip_block is None):
-            raise ValueError("exactly one of endpointSelector and ipBlock is wanted")
-        return self
-
-
-class PortRange(Part):
-    """Protocol and destination ports; ICMP stands for both versions of it and takes no port."""
-
-    protocol: Literal["TCP", "UDP", "ICMP"] = "TCP"
-    port: Port | None = None
-    end_port: Port | None = None
-
-    @model_validator(mode="after")
-    def _range_fits(self) -> PortRange:
-        if self.protocol == "ICMP" and self.port is not None:
-            raise ValueError("ICMP has no ports")
-        if self.end_port is not None and (self.port is None or self.end_port < self.port):
-            raise ValueError("endPort wants a port that is not larger than it")
+    def _one_kind(self) -> PeerSelector:
+        if self.peering is not None:
+            if self.ip_block is not None:
+                raise ValueError("peering goes with endpointSelector or alone; ipBlock is about the own network")
+        elif (self.endpoint_selector is None) == (self.ip_block is None):
+            raise ValueError("exactly one of endpointSelector and ipBlock is wanted, or peering")
         return self
 
 
@@ -92,12 +50,30 @@ class NetworkPolicySpec(Part):
 
     tenant: Name
     endpoint_selector: Selector
+    policy_types: Annotated[list[PolicyType], Field(min_length=1, max_length=2)] | None = None
+    """Directions in which the policy has the last word over what it selects: there the Baseline tier is not asked any
+    more. Without it `Ingress`, and `Egress` when there are egress rules, as in Kubernetes."""
+    mode: Mode = "enforce"
+    """`audit`: nothing is opened or closed by it; what it would change is counted as `audit_would_...`."""
     ingress: list[IngressRule] = Field(default_factory=list)
     egress: list[EgressRule] = Field(default_factory=list)
 
+    @model_validator(mode="after")
+    def _types_fit(self) -> NetworkPolicySpec:
+        for word, rules in (("Ingress", self.ingress), ("Egress", self.egress)):
+            if rules and self.policy_types is not None and word not in self.policy_types:
+                raise ValueError(f"{word.lower()} rules without {word} in policyTypes would never be asked")
+        return self
+
+    @property
+    def decides(self) -> frozenset[str]:
+        """`ingress`, `egress`: directions in which it has the last word."""
+        types = self.policy_types or (["Ingress", "Egress"] if self.egress else ["Ingress"])
+        return frozenset(word.lower() for word in types)
+
 
 class NetworkPolicy(Document):
-    """Semantics of the Kubernetes NetworkPolicy, inside one tenant's network."""
+    """Semantics of the Kubernetes NetworkPolicy, inside one tenant's network and its Peerings."""
 
     KIND = "NetworkPolicy"
     spec: NetworkPolicySpec

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from ztdpu.keys.lease import LEASE_S_MAX, LEASE_S_MIN
 from ztdpu.policy.documents.base import Document, Name, Part
+from ztdpu.policy.documents.traffic import NamedPort, check_port_names
 
 
 class TenantSpec(Part):
@@ -19,6 +20,10 @@ class TenantSpec(Part):
     lease_s: Annotated[int, Field(ge=LEASE_S_MIN, le=LEASE_S_MAX)] | None = None
     """The tenant's own bound on revocation while cut off; control's default when absent."""
     appraisal_policy: Name | None = None
+    peerings: list[Name] = Field(default_factory=list)
+    """Peerings that the tenant agrees to; one that only the other side names is refused."""
+    ports: Annotated[list[NamedPort], AfterValidator(check_port_names)] = Field(default_factory=list)
+    """Names of ports, for all its endpoints; an Endpoint's own come first."""
 
 
 class Tenant(Document):
