@@ -33,6 +33,12 @@ class Metric(StrEnum):
     GENERATION = "ztdpu_generation"
     POLICY_FAULTS = "ztdpu_policy_faults"
     """Gauge: faults that the last sync found; 0 when it was applied."""
+    POLICY_STANDING = "ztdpu_policy_standing"
+    """Gauge by standing: 1 for how the newest of the policy source stands, 0 for the other words."""
+    POLICY_REFUSALS = "ztdpu_policy_refusals_total"
+    """Counter by code word: commits of the policy repository that were refused, once per commit and cause."""
+    POLICY_TESTS_FAILED = "ztdpu_policy_tests_failed"
+    """Gauge: policy tests that fail in the cluster as it is now."""
     PACKETS = "ztdpu_packets"
     """Gauge by device and reason: what a connected agent last said; a new worker counts from 0."""
 

@@ -58,6 +58,8 @@ TABLE: Final[Mapping[str, Mapping[Role, Scope]]] = {
     "/ztdpu.v1.EndpointService/ListEndpoints": _TENANTS,
     "/ztdpu.v1.EndpointService/GetEndpoint": _TENANTS,
     "/ztdpu.v1.PolicyService/SyncPolicy": _ADMINS,
+    "/ztdpu.v1.PolicyService/HoldPolicy": _ADMINS,
+    "/ztdpu.v1.PolicyService/ResumePolicy": _ADMINS,
     "/ztdpu.v1.PolicyService/GetPolicyStatus": _READERS,
     "/ztdpu.v1.KeyService/ListKeys": _TENANTS,
     "/ztdpu.v1.KeyService/RotateKeys": {Role.OPERATOR: Scope.ALL, Role.TENANT_ADMIN: Scope.TENANT},

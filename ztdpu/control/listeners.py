@@ -34,13 +34,16 @@ from ztdpu.control.change_steps import ChangeRequest
 from ztdpu.control.changes import Changes
 from ztdpu.control.configuration import Specification
 from ztdpu.control.fleet import Fleet
+from ztdpu.control.git_changes import GitChanges, GitState
 from ztdpu.control.guard import Guard, SvidIdentifier, identify_anyone, identify_local
 from ztdpu.control.issue import Issuer
 from ztdpu.control.meters import Meters
 from ztdpu.control.policy_changes import PolicyChanges
 from ztdpu.control.refusals import Refusals
+from ztdpu.control.source.git_source import GitSource
 from ztdpu.errors import ConfigurationError
 from ztdpu.model.administration import PolicySync
+from ztdpu.model.policy_source import PolicyStanding
 from ztdpu.v1 import (
     agent_pb2,
     agent_pb2_grpc,
@@ -87,13 +90,21 @@ SERVICES: Final = tuple(
 class Listeners:
     """The three servers; `open`, then `renew` whenever time has passed, then `close`."""
 
-    def __init__(self, spec: Specification, fleet: Fleet, issuer: Issuer, meters: Meters) -> None:
+    def __init__(
+        self,
+        spec: Specification,
+        fleet: Fleet,
+        issuer: Issuer,
+        meters: Meters,
+        git: tuple[GitSource, GitState] | None = None,
+    ) -> None:
         self._spec, self._fleet, self._issuer, self._meters = spec, fleet, issuer, meters
         concluder = Concluder(fleet, issuer, spec.attestation)
         self._refusals = Refusals(fleet, meters)
         self._attestation = AttestationServicer(fleet, concluder, meters, self._refusals)
         self._changes = Changes(fleet)
-        self._policy = PolicyServicer(fleet, PolicyChanges(fleet, spec, concluder), directory=spec.policy_source)
+        self.policy_changes = _policy_changes(fleet, spec, concluder, meters, git)
+        self._policy = PolicyServicer(fleet, self.policy_changes)
         self._control = ControlServicer(fleet, spec, self._policy)
         self._health = HealthServicer()
         self._tls: list[aio.Server] = []
@@ -125,14 +136,19 @@ class Listeners:
             await asyncio.gather(*(server.stop(None) for server in self._tls))
             await self._open_tls()
 
-    def sync_policy(self, change: ChangeRequest) -> PolicySync:
+    async def sync_policy(self, change: ChangeRequest) -> PolicySync:
         """Read the policy again for somebody on this machine; what `policy status` tells follows."""
-        return self._policy.sync(change)
+        return await self._policy.answer(self.policy_changes.sync(change))
 
     @property
     def policy_faults(self) -> int:
         """Faults that the last sync found."""
         return len(self._policy.faults)
+
+    @property
+    def policy_standing(self) -> PolicyStanding:
+        """How the newest of the policy source stands."""
+        return self.policy_changes.source.standing
 
     def sweep(self) -> None:
         """What time alone brings: the summary of refusals that got no leaf of their own."""
@@ -177,6 +193,15 @@ class Listeners:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (*SERVICES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
+
+
+def _policy_changes(
+    fleet: Fleet, spec: Specification, concluder: Concluder, meters: Meters, git: tuple[GitSource, GitState] | None
+) -> PolicyChanges:
+    if git is None:
+        return PolicyChanges(fleet, spec, concluder)
+    source, state = git
+    return GitChanges(fleet, spec, concluder, source=source, state=state, meters=meters)
 
 
 def split_listener(text: str) -> tuple[str, int]:

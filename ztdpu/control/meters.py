@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make
 
 from ztdpu.control.fleet import Fleet
 from ztdpu.errors import ConfigurationError
+from ztdpu.model.policy_source import PolicyStanding
 from ztdpu.model.verdict import Reason
 from ztdpu.telemetry import Metric
 
@@ -52,16 +53,27 @@ class Meters:
         self.generation = Gauge(Metric.GENERATION, "Fleet generation.", registry=self.registry)
 
         self.policy_faults = Gauge(Metric.POLICY_FAULTS, "Faults of the last policy sync.", registry=self.registry)
+        self.policy_standing = Gauge(
+            Metric.POLICY_STANDING, "How the newest policy stands.", ["standing"], registry=self.registry
+        )
+        self.policy_refusals = Counter(
+            Metric.POLICY_REFUSALS, "Refused commits by code word.", ["code"], registry=self.registry
+        )
+        self.policy_tests_failed = Gauge(
+            Metric.POLICY_TESTS_FAILED, "Policy tests that fail now.", registry=self.registry
+        )
         self.packets = Gauge(
             Metric.PACKETS, "Packets as agents count them, by reason.", ["device", "reason"], registry=self.registry
         )
 
-    def measure(self, fleet: Fleet, *, policy_faults: int) -> None:
+    def measure(self, fleet: Fleet, *, policy_faults: int, policy_standing: PolicyStanding) -> None:
         """Set every gauge to what is now. What agents say becomes a label only if it is a word of ours."""
         connections = fleet.hub.list()
         self.connected_agents.set(len(connections))
         self.generation.set(fleet.generation)
         self.policy_faults.set(policy_faults)
+        for standing in PolicyStanding:
+            self.policy_standing.labels(standing=str(standing)).set(standing is policy_standing)
         self.devices.clear()
         for name in fleet.names():
             self.devices.labels(state=str(fleet.record(name).state)).inc()

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import random
 import resource
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,11 +22,14 @@ from ztdpu.control.change_steps import ChangeRequest
 from ztdpu.control.clock import Clock, SystemClock
 from ztdpu.control.configuration import ControlConfiguration, Specification
 from ztdpu.control.fleet import Fleet
+from ztdpu.control.git_changes import GitState
+from ztdpu.control.git_start import begin_git
 from ztdpu.control.hub import Hub
 from ztdpu.control.issue import Issuer, ensure_authority, ensure_ear_key
 from ztdpu.control.listeners import Listeners, split_listener
 from ztdpu.control.meters import Meters
-from ztdpu.control.source import load_desired
+from ztdpu.control.source import Desired, load_desired
+from ztdpu.control.source.git_source import GitSource
 from ztdpu.control.store.sql import SqlStore, open_sqlite
 from ztdpu.errors import StateError, UnreachableError, ZtdpuError
 from ztdpu.telemetry import configure_logging, get_logger
@@ -42,7 +47,8 @@ class ControlProcess:
         self._clock = clock or SystemClock()
         self._store: SqlStore
         self._lock: int | None = None
-        self._sweeper: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._git: tuple[GitSource, GitState] | None = None
         self.fleet: Fleet
         self.issuer: Issuer
         self._listeners: Listeners
@@ -76,7 +82,7 @@ class ControlProcess:
         self._store = open_sqlite(spec.state_dir / "control.db")
         with self._store.transaction() as transaction:
             lowest_serial = transaction.get_number("roster-serial")
-        desired = load_desired(spec, lowest_roster_serial=lowest_serial)
+        desired = await self._read_policy(lowest_serial)
         self.fleet = Fleet(
             store=self._store,
             clock=self._clock,
@@ -85,18 +91,35 @@ class ControlProcess:
             attestation_interval_ms=round(spec.attestation.interval_s * 1000),
         )
         self.fleet.start()
-        self._listeners = Listeners(spec, self.fleet, self.issuer, self.meters)
+        self._listeners = Listeners(spec, self.fleet, self.issuer, self.meters, self._git)
         await self._listeners.open()
-        self._sweeper = asyncio.create_task(self._sweep(), name="sweeper")
+        self._tasks = [asyncio.create_task(self._sweep(), name="sweeper")]
+        if spec.policy_git is not None:
+            self._tasks.append(asyncio.create_task(self._poll(spec.policy_git.poll_s), name="policy poll"))
         if spec.metrics_listen:
             host, port = split_listener(spec.metrics_listen)
             self.meters.serve(host, port)
 
+    async def _read_policy(self, lowest_serial: int) -> Desired:
+        spec = self.spec
+        if spec.policy_git is None:
+            return load_desired(spec, lowest_roster_serial=lowest_serial)
+        source = GitSource(spec)
+        begin = partial(begin_git, source, self._store, self._clock, lowest_roster_serial=lowest_serial)
+        state, desired = await asyncio.to_thread(begin)
+        self._git = (source, state)
+        return desired
+
     def reload(self) -> None:
         """Read the policy again, as `policy sync` does; the log says how it ended."""
+        task = asyncio.create_task(self._reload(), name="reload")
+        self._tasks.append(task)
+        task.add_done_callback(self._tasks.remove)
+
+    async def _reload(self) -> None:
         logger = get_logger()
         try:
-            answer = self._listeners.sync_policy(
+            answer = await self._listeners.sync_policy(
                 ChangeRequest(
                     caller=Caller(role=Role.OPERATOR, name="operator:SIGHUP", is_local=True),
                     method="sync-policy",
@@ -120,9 +143,11 @@ class ControlProcess:
         """End streams, stop servers, close the store."""
         await self._listeners.announce_end()
         self.hub.close_all(UnreachableError("control goes down"))
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
+        if self._git is not None:
+            self._git[0].close()  # else a thread that waits for git would outlive us
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._listeners.close()
         self._store.close()
         if self._lock is not None:
@@ -136,11 +161,26 @@ class ControlProcess:
                 self.fleet.sweep()
                 self._listeners.sweep()
                 await self._listeners.renew()
-                self.meters.measure(self.fleet, policy_faults=self._listeners.policy_faults)
+                self.meters.measure(
+                    self.fleet,
+                    policy_faults=self._listeners.policy_faults,
+                    policy_standing=self._listeners.policy_standing,
+                )
             except ZtdpuError as error:  # disk full, say: deadlines are compared everywhere anyway
                 get_logger().error("sweep-failed", cause=str(error))
             except Exception as error:  # noqa: BLE001 - a defect must not end the only task that ends leases
                 get_logger().error("sweep-defect", exc_info=error)
+
+    async def _poll(self, poll_s: float) -> None:
+        """Look at the policy repository now and then; never all controls of a site in the same moment."""
+        while True:
+            try:
+                await self._listeners.policy_changes.poll()
+            except ZtdpuError as error:
+                get_logger().error("policy-poll-failed", cause=str(error))
+            except Exception as error:  # noqa: BLE001 - a defect must not end the task that brings policy
+                get_logger().error("policy-poll-defect", exc_info=error)
+            await asyncio.sleep(poll_s * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
 
 
 async def serve(configuration: ControlConfiguration) -> None:

@@ -25,6 +25,8 @@ from ztdpu.model.device import DeviceStatus
 from ztdpu.model.endpoint import Endpoint
 
 OVERDUE_FACTOR: Final = 1.5
+ACKNOWLEDGEMENT_DUE_MS: Final = 5000
+"""Tables that a connected device has not acknowledged by then have failed."""
 OVERDUE_MS: Final = 1000
 """Evidence is overdue one and a half intervals after the last, and a second."""
 
@@ -164,10 +166,18 @@ def _users(fleet: Fleet, tenant: str, network_id: str, epoch: int) -> list[tuple
 def view_device_policy(fleet: Fleet, device: str) -> DevicePolicy:
     """What a device should enforce and does."""
     status = view_device(fleet, device)
+    failed = ""
+    if status.revision_applied != status.revision_wanted:
+        late_ms = fleet.now().unix_ms - status.generation_wanted
+        if not status.connected:
+            failed = f"not connected; {status.state}"
+        elif late_ms > ACKNOWLEDGEMENT_DUE_MS:
+            failed = f"not acknowledged for {late_ms // 1000} s; {status.waiting_for or 'it does not say why'}"
     return DevicePolicy(
         device=device,
         revision_wanted=status.revision_wanted,
         revision_applied=status.revision_applied,
         generation_wanted=status.generation_wanted,
         generation_applied=status.generation_applied,
+        failed=failed,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ztdpu.errors import Location
 from ztdpu.model.attestation import Check, Finding
 from ztdpu.model.device import DeviceStatus
+from ztdpu.model.policy_source import PolicySource, PolicyTestReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +99,8 @@ class DevicePolicy:
     revision_applied: str
     generation_wanted: int
     generation_applied: int
+    failed: str = ""
+    """Why it does not enforce what is wanted, when that lasts; empty while all is well or on its way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +113,13 @@ class PolicyStatus:
     devices: tuple[DevicePolicy, ...]
     faults: tuple[PolicyFaultPlace, ...] = ()
     """Of the last attempt, when it was refused."""
+    source: PolicySource
+    tests: PolicyTestReport = field(default_factory=PolicyTestReport)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySync:
-    """The answer to `policy sync`."""
+    """The answer to `policy sync`, `policy hold` and `policy resume`."""
 
     status: PolicyStatus
     changed_devices: tuple[str, ...]

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15ztdpu/v1/policy.proto\x12\x08ztdpu.v1\"7\n\x11SyncPolicyRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"|\n\x12SyncPolicyResponse\x12&\n\x06status\x18\x01 \x01(\x0b\x32\x16.ztdpu.v1.PolicyStatus\x12%\n\x06\x66\x61ults\x18\x02 \x03(\x0b\x32\x15.ztdpu.v1.PolicyFault\x12\x17\n\x0f\x63hanged_devices\x18\x03 \x03(\t\"J\n\x0bPolicyFault\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x0c\n\x04line\x18\x02 \x01(\r\x12\x0e\n\x06\x63olumn\x18\x03 \x01(\r\x12\x0f\n\x07message\x18\x04 \x01(\t\"\x18\n\x16GetPolicyStatusRequest\"\x9d\x01\n\x0cPolicyStatus\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12\x16\n\x0eloaded_unix_ms\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\'\n\x07\x64\x65vices\x18\x04 \x03(\x0b\x32\x16.ztdpu.v1.DevicePolicy\x12%\n\x06\x66\x61ults\x18\x05 \x03(\x0b\x32\x15.ztdpu.v1.PolicyFault\"\x88\x01\n\x0c\x44\x65vicePolicy\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\x17\n\x0frevision_wanted\x18\x02 \x01(\t\x12\x18\n\x10revision_applied\x18\x03 \x01(\t\x12\x19\n\x11generation_wanted\x18\x04 \x01(\x04\x12\x1a\n\x12generation_applied\x18\x05 \x01(\x04\x32\xa5\x01\n\rPolicyService\x12G\n\nSyncPolicy\x12\x1b.ztdpu.v1.SyncPolicyRequest\x1a\x1c.ztdpu.v1.SyncPolicyResponse\x12K\n\x0fGetPolicyStatus\x12 .ztdpu.v1.GetPolicyStatusRequest\x1a\x16.ztdpu.v1.PolicyStatusb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15ztdpu/v1/policy.proto\x12\x08ztdpu.v1\"7\n\x11SyncPolicyRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"G\n\x11HoldPolicyRequest\x12\x0e\n\x06\x63ommit\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"9\n\x13ResumePolicyRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"|\n\x12SyncPolicyResponse\x12&\n\x06status\x18\x01 \x01(\x0b\x32\x16.ztdpu.v1.PolicyStatus\x12%\n\x06\x66\x61ults\x18\x02 \x03(\x0b\x32\x15.ztdpu.v1.PolicyFault\x12\x17\n\x0f\x63hanged_devices\x18\x03 \x03(\t\"J\n\x0bPolicyFault\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x0c\n\x04line\x18\x02 \x01(\r\x12\x0e\n\x06\x63olumn\x18\x03 \x01(\r\x12\x0f\n\x07message\x18\x04 \x01(\t\"\x18\n\x16GetPolicyStatusRequest\"\xf0\x01\n\x0cPolicyStatus\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12\x16\n\x0eloaded_unix_ms\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\'\n\x07\x64\x65vices\x18\x04 \x03(\x0b\x32\x16.ztdpu.v1.DevicePolicy\x12%\n\x06\x66\x61ults\x18\x05 \x03(\x0b\x32\x15.ztdpu.v1.PolicyFault\x12&\n\x06source\x18\x06 \x01(\x0b\x32\x16.ztdpu.v1.PolicySource\x12)\n\x05tests\x18\x07 \x01(\x0b\x32\x1a.ztdpu.v1.PolicyTestReport\"\xdf\x01\n\x0cPolicySource\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08standing\x18\x02 \x01(\t\x12\x15\n\rsince_unix_ms\x18\x03 \x01(\x03\x12\x0b\n\x03why\x18\x04 \x01(\t\x12\x0f\n\x07held_by\x18\x05 \x01(\t\x12\x16\n\x0elooked_unix_ms\x18\x06 \x01(\x03\x12\x11\n\tcommit_id\x18\x07 \x01(\t\x12\x0e\n\x06signer\x18\x08 \x01(\t\x12\x18\n\x10\x63ommitted_unix_s\x18\t \x01(\x03\x12\x18\n\x10\x61\x63\x63\x65pted_unix_ms\x18\n \x01(\x03\x12\x0b\n\x03tip\x18\x0b \x01(\t\"U\n\x10PolicyTestReport\x12\r\n\x05tests\x18\x01 \x01(\r\x12\x0e\n\x06\x66\x61iled\x18\x02 \x03(\t\x12\x13\n\x0bran_unix_ms\x18\x03 \x01(\x03\x12\r\n\x05\x63\x61use\x18\x04 \x01(\t\"\x98\x01\n\x0c\x44\x65vicePolicy\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\x17\n\x0frevision_wanted\x18\x02 \x01(\t\x12\x18\n\x10revision_applied\x18\x03 \x01(\t\x12\x19\n\x11generation_wanted\x18\x04 \x01(\x04\x12\x1a\n\x12generation_applied\x18\x05 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x06 \x01(\t2\xbb\x02\n\rPolicyService\x12G\n\nSyncPolicy\x12\x1b.ztdpu.v1.SyncPolicyRequest\x1a\x1c.ztdpu.v1.SyncPolicyResponse\x12G\n\nHoldPolicy\x12\x1b.ztdpu.v1.HoldPolicyRequest\x1a\x1c.ztdpu.v1.SyncPolicyResponse\x12K\n\x0cResumePolicy\x12\x1d.ztdpu.v1.ResumePolicyRequest\x1a\x1c.ztdpu.v1.SyncPolicyResponse\x12K\n\x0fGetPolicyStatus\x12 .ztdpu.v1.GetPolicyStatusRequest\x1a\x16.ztdpu.v1.PolicyStatusb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,16 +33,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SYNCPOLICYREQUEST']._serialized_start=35
   _globals['_SYNCPOLICYREQUEST']._serialized_end=90
-  _globals['_SYNCPOLICYRESPONSE']._serialized_start=92
-  _globals['_SYNCPOLICYRESPONSE']._serialized_end=216
-  _globals['_POLICYFAULT']._serialized_start=218
-  _globals['_POLICYFAULT']._serialized_end=292
-  _globals['_GETPOLICYSTATUSREQUEST']._serialized_start=294
-  _globals['_GETPOLICYSTATUSREQUEST']._serialized_end=318
-  _globals['_POLICYSTATUS']._serialized_start=321
-  _globals['_POLICYSTATUS']._serialized_end=478
-  _globals['_DEVICEPOLICY']._serialized_start=481
-  _globals['_DEVICEPOLICY']._serialized_end=617
-  _globals['_POLICYSERVICE']._serialized_start=620
-  _globals['_POLICYSERVICE']._serialized_end=785
+  _globals['_HOLDPOLICYREQUEST']._serialized_start=92
+  _globals['_HOLDPOLICYREQUEST']._serialized_end=163
+  _globals['_RESUMEPOLICYREQUEST']._serialized_start=165
+  _globals['_RESUMEPOLICYREQUEST']._serialized_end=222
+  _globals['_SYNCPOLICYRESPONSE']._serialized_start=224
+  _globals['_SYNCPOLICYRESPONSE']._serialized_end=348
+  _globals['_POLICYFAULT']._serialized_start=350
+  _globals['_POLICYFAULT']._serialized_end=424
+  _globals['_GETPOLICYSTATUSREQUEST']._serialized_start=426
+  _globals['_GETPOLICYSTATUSREQUEST']._serialized_end=450
+  _globals['_POLICYSTATUS']._serialized_start=453
+  _globals['_POLICYSTATUS']._serialized_end=693
+  _globals['_POLICYSOURCE']._serialized_start=696
+  _globals['_POLICYSOURCE']._serialized_end=919
+  _globals['_POLICYTESTREPORT']._serialized_start=921
+  _globals['_POLICYTESTREPORT']._serialized_end=1006
+  _globals['_DEVICEPOLICY']._serialized_start=1009
+  _globals['_DEVICEPOLICY']._serialized_end=1161
+  _globals['_POLICYSERVICE']._serialized_start=1164
+  _globals['_POLICYSERVICE']._serialized_end=1479
 # @@protoc_insertion_point(module_scope)

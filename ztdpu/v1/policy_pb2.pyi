@@ -41,6 +41,54 @@ class SyncPolicyRequest(_message.Message):
 Global___SyncPolicyRequest: _TypeAlias = SyncPolicyRequest  # noqa: Y015
 
 @_typing.final
+class HoldPolicyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMMIT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    commit: _builtins.str
+    """Seven characters of its id, or more; empty for the commit in force."""
+    reason: _builtins.str
+    request_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        commit: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldPolicyRequest: _TypeAlias = HoldPolicyRequest  # noqa: Y015
+
+@_typing.final
+class ResumePolicyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    request_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumePolicyRequest: _TypeAlias = ResumePolicyRequest  # noqa: Y015
+
+@_typing.final
 class SyncPolicyResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -122,6 +170,8 @@ class PolicyStatus(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
     FAULTS_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    TESTS_FIELD_NUMBER: _builtins.int
     directory: _builtins.str
     loaded_unix_ms: _builtins.int
     generation: _builtins.int
@@ -131,6 +181,10 @@ class PolicyStatus(_message.Message):
     def faults(self) -> _containers.RepeatedCompositeFieldContainer[Global___PolicyFault]:
         """Faults of the last attempt, if it was refused; what is in force is older than they are."""
 
+    @_builtins.property
+    def source(self) -> Global___PolicySource: ...
+    @_builtins.property
+    def tests(self) -> Global___PolicyTestReport: ...
     def __init__(
         self,
         *,
@@ -139,14 +193,101 @@ class PolicyStatus(_message.Message):
         generation: _builtins.int = ...,
         devices: _abc.Iterable[Global___DevicePolicy] | None = ...,
         faults: _abc.Iterable[Global___PolicyFault] | None = ...,
+        source: Global___PolicySource | None = ...,
+        tests: Global___PolicyTestReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source", "tests", b"tests"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "directory", b"directory", "faults", b"faults", "generation", b"generation", "loaded_unix_ms", b"loaded_unix_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "directory", b"directory", "faults", b"faults", "generation", b"generation", "loaded_unix_ms", b"loaded_unix_ms", "source", b"source", "tests", b"tests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PolicyStatus: _TypeAlias = PolicyStatus  # noqa: Y015
+
+@_typing.final
+class PolicySource(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
+    SINCE_UNIX_MS_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    HELD_BY_FIELD_NUMBER: _builtins.int
+    LOOKED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    COMMIT_ID_FIELD_NUMBER: _builtins.int
+    SIGNER_FIELD_NUMBER: _builtins.int
+    COMMITTED_UNIX_S_FIELD_NUMBER: _builtins.int
+    ACCEPTED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    TIP_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Directory, or repository and branch."""
+    standing: _builtins.str
+    """accepted, refused, unreachable or held."""
+    since_unix_ms: _builtins.int
+    why: _builtins.str
+    """Of a refusal, of silence, or of a hold: the reason."""
+    held_by: _builtins.str
+    looked_unix_ms: _builtins.int
+    commit_id: _builtins.str
+    """The commit in force; empty for a directory."""
+    signer: _builtins.str
+    committed_unix_s: _builtins.int
+    accepted_unix_ms: _builtins.int
+    tip: _builtins.str
+    """What the branch stands at."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        standing: _builtins.str = ...,
+        since_unix_ms: _builtins.int = ...,
+        why: _builtins.str = ...,
+        held_by: _builtins.str = ...,
+        looked_unix_ms: _builtins.int = ...,
+        commit_id: _builtins.str = ...,
+        signer: _builtins.str = ...,
+        committed_unix_s: _builtins.int = ...,
+        accepted_unix_ms: _builtins.int = ...,
+        tip: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_unix_ms", b"accepted_unix_ms", "commit_id", b"commit_id", "committed_unix_s", b"committed_unix_s", "held_by", b"held_by", "looked_unix_ms", b"looked_unix_ms", "name", b"name", "signer", b"signer", "since_unix_ms", b"since_unix_ms", "standing", b"standing", "tip", b"tip", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PolicySource: _TypeAlias = PolicySource  # noqa: Y015
+
+@_typing.final
+class PolicyTestReport(_message.Message):
+    """Policy tests against the cluster as it is now, without the devices that are shut out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TESTS_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    RAN_UNIX_MS_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    tests: _builtins.int
+    ran_unix_ms: _builtins.int
+    cause: _builtins.str
+    @_builtins.property
+    def failed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        tests: _builtins.int = ...,
+        failed: _abc.Iterable[_builtins.str] | None = ...,
+        ran_unix_ms: _builtins.int = ...,
+        cause: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "failed", b"failed", "ran_unix_ms", b"ran_unix_ms", "tests", b"tests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PolicyTestReport: _TypeAlias = PolicyTestReport  # noqa: Y015
 
 @_typing.final
 class DevicePolicy(_message.Message):
@@ -157,11 +298,14 @@ class DevicePolicy(_message.Message):
     REVISION_APPLIED_FIELD_NUMBER: _builtins.int
     GENERATION_WANTED_FIELD_NUMBER: _builtins.int
     GENERATION_APPLIED_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     revision_wanted: _builtins.str
     revision_applied: _builtins.str
     generation_wanted: _builtins.int
     generation_applied: _builtins.int
+    failed: _builtins.str
+    """Why it does not enforce what is wanted, when that lasts."""
     def __init__(
         self,
         *,
@@ -170,10 +314,11 @@ class DevicePolicy(_message.Message):
         revision_applied: _builtins.str = ...,
         generation_wanted: _builtins.int = ...,
         generation_applied: _builtins.int = ...,
+        failed: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "generation_applied", b"generation_applied", "generation_wanted", b"generation_wanted", "revision_applied", b"revision_applied", "revision_wanted", b"revision_wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "failed", b"failed", "generation_applied", b"generation_applied", "generation_wanted", b"generation_wanted", "revision_applied", b"revision_applied", "revision_wanted", b"revision_wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -39,6 +39,16 @@ class PolicyServiceStub:
                 request_serializer=ztdpu_dot_v1_dot_policy__pb2.SyncPolicyRequest.SerializeToString,
                 response_deserializer=ztdpu_dot_v1_dot_policy__pb2.SyncPolicyResponse.FromString,
                 _registered_method=True)
+        self.HoldPolicy = channel.unary_unary(
+                '/ztdpu.v1.PolicyService/HoldPolicy',
+                request_serializer=ztdpu_dot_v1_dot_policy__pb2.HoldPolicyRequest.SerializeToString,
+                response_deserializer=ztdpu_dot_v1_dot_policy__pb2.SyncPolicyResponse.FromString,
+                _registered_method=True)
+        self.ResumePolicy = channel.unary_unary(
+                '/ztdpu.v1.PolicyService/ResumePolicy',
+                request_serializer=ztdpu_dot_v1_dot_policy__pb2.ResumePolicyRequest.SerializeToString,
+                response_deserializer=ztdpu_dot_v1_dot_policy__pb2.SyncPolicyResponse.FromString,
+                _registered_method=True)
         self.GetPolicyStatus = channel.unary_unary(
                 '/ztdpu.v1.PolicyService/GetPolicyStatus',
                 request_serializer=ztdpu_dot_v1_dot_policy__pb2.GetPolicyStatusRequest.SerializeToString,
@@ -50,7 +60,21 @@ class PolicyServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def SyncPolicy(self, request, context):
-        """Read the directory again. All or nothing: with any fault the policy before stays in force.
+        """Read the source again. All or nothing: with any fault the policy before stays in force.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HoldPolicy(self, request, context):
+        """Go back to a commit that was in force, and stay there until ResumePolicy.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumePolicy(self, request, context):
+        """End a hold by taking what the branch stands at; refused while that does not count.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -68,6 +92,16 @@ def add_PolicyServiceServicer_to_server(servicer, server):
             'SyncPolicy': grpc.unary_unary_rpc_method_handler(
                     servicer.SyncPolicy,
                     request_deserializer=ztdpu_dot_v1_dot_policy__pb2.SyncPolicyRequest.FromString,
+                    response_serializer=ztdpu_dot_v1_dot_policy__pb2.SyncPolicyResponse.SerializeToString,
+            ),
+            'HoldPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.HoldPolicy,
+                    request_deserializer=ztdpu_dot_v1_dot_policy__pb2.HoldPolicyRequest.FromString,
+                    response_serializer=ztdpu_dot_v1_dot_policy__pb2.SyncPolicyResponse.SerializeToString,
+            ),
+            'ResumePolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumePolicy,
+                    request_deserializer=ztdpu_dot_v1_dot_policy__pb2.ResumePolicyRequest.FromString,
                     response_serializer=ztdpu_dot_v1_dot_policy__pb2.SyncPolicyResponse.SerializeToString,
             ),
             'GetPolicyStatus': grpc.unary_unary_rpc_method_handler(
@@ -102,6 +136,60 @@ class PolicyService:
             target,
             '/ztdpu.v1.PolicyService/SyncPolicy',
             ztdpu_dot_v1_dot_policy__pb2.SyncPolicyRequest.SerializeToString,
+            ztdpu_dot_v1_dot_policy__pb2.SyncPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HoldPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ztdpu.v1.PolicyService/HoldPolicy',
+            ztdpu_dot_v1_dot_policy__pb2.HoldPolicyRequest.SerializeToString,
+            ztdpu_dot_v1_dot_policy__pb2.SyncPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumePolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ztdpu.v1.PolicyService/ResumePolicy',
+            ztdpu_dot_v1_dot_policy__pb2.ResumePolicyRequest.SerializeToString,
             ztdpu_dot_v1_dot_policy__pb2.SyncPolicyResponse.FromString,
             options,
             channel_credentials,

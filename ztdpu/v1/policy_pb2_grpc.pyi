@@ -32,14 +32,22 @@ class PolicyServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PolicyServiceAsyncStub: ...
     SyncPolicy: _grpc.UnaryUnaryMultiCallable[_policy_pb2.SyncPolicyRequest, _policy_pb2.SyncPolicyResponse]
-    """Read the directory again. All or nothing: with any fault the policy before stays in force."""
+    """Read the source again. All or nothing: with any fault the policy before stays in force."""
+    HoldPolicy: _grpc.UnaryUnaryMultiCallable[_policy_pb2.HoldPolicyRequest, _policy_pb2.SyncPolicyResponse]
+    """Go back to a commit that was in force, and stay there until ResumePolicy."""
+    ResumePolicy: _grpc.UnaryUnaryMultiCallable[_policy_pb2.ResumePolicyRequest, _policy_pb2.SyncPolicyResponse]
+    """End a hold by taking what the branch stands at; refused while that does not count."""
     GetPolicyStatus: _grpc.UnaryUnaryMultiCallable[_policy_pb2.GetPolicyStatusRequest, _policy_pb2.PolicyStatus]
 
 @_typing.type_check_only
 class PolicyServiceAsyncStub(PolicyServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     SyncPolicy: _aio.UnaryUnaryMultiCallable[_policy_pb2.SyncPolicyRequest, _policy_pb2.SyncPolicyResponse]  # type: ignore[assignment]
-    """Read the directory again. All or nothing: with any fault the policy before stays in force."""
+    """Read the source again. All or nothing: with any fault the policy before stays in force."""
+    HoldPolicy: _aio.UnaryUnaryMultiCallable[_policy_pb2.HoldPolicyRequest, _policy_pb2.SyncPolicyResponse]  # type: ignore[assignment]
+    """Go back to a commit that was in force, and stay there until ResumePolicy."""
+    ResumePolicy: _aio.UnaryUnaryMultiCallable[_policy_pb2.ResumePolicyRequest, _policy_pb2.SyncPolicyResponse]  # type: ignore[assignment]
+    """End a hold by taking what the branch stands at; refused while that does not count."""
     GetPolicyStatus: _aio.UnaryUnaryMultiCallable[_policy_pb2.GetPolicyStatusRequest, _policy_pb2.PolicyStatus]  # type: ignore[assignment]
 
 class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -49,7 +57,23 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _policy_pb2.SyncPolicyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_policy_pb2.SyncPolicyResponse, _abc.Awaitable[_policy_pb2.SyncPolicyResponse]]:
-        """Read the directory again. All or nothing: with any fault the policy before stays in force."""
+        """Read the source again. All or nothing: with any fault the policy before stays in force."""
+
+    @_abc_1.abstractmethod
+    def HoldPolicy(
+        self,
+        request: _policy_pb2.HoldPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_policy_pb2.SyncPolicyResponse, _abc.Awaitable[_policy_pb2.SyncPolicyResponse]]:
+        """Go back to a commit that was in force, and stay there until ResumePolicy."""
+
+    @_abc_1.abstractmethod
+    def ResumePolicy(
+        self,
+        request: _policy_pb2.ResumePolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_policy_pb2.SyncPolicyResponse, _abc.Awaitable[_policy_pb2.SyncPolicyResponse]]:
+        """End a hold by taking what the branch stands at; refused while that does not count."""
 
     @_abc_1.abstractmethod
     def GetPolicyStatus(

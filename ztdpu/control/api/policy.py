@@ -3,12 +3,13 @@
 # ruff: noqa: N802 - gRPC fixes the names of methods
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
 from ztdpu.control.authorisation import ACCESS
 from ztdpu.control.change_steps import ChangeRequest
 from ztdpu.control.fleet import Fleet
-from ztdpu.control.policy_changes import PolicyChanges
+from ztdpu.control.policy_changes import PolicyChange, PolicyChanges
 from ztdpu.control.view import view_device_policy
 from ztdpu.errors import Location, PolicyError, PolicyRefusedError
 from ztdpu.model.administration import PolicyFaultPlace, PolicyStatus, PolicySync
@@ -17,51 +18,66 @@ from ztdpu.v1 import policy_pb2, policy_pb2_grpc
 
 
 class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
-    """The policy in force, and loading it again."""
+    """The policy in force, and how it changes."""
 
-    def __init__(self, fleet: Fleet, changes: PolicyChanges, *, directory: str) -> None:
+    def __init__(self, fleet: Fleet, changes: PolicyChanges) -> None:
         self._fleet = fleet
         self._changes = changes
-        self._directory = directory
-        self._loaded_unix_ms = fleet.now().unix_ms
-        self._loaded_generation = fleet.generation
-        self.faults: tuple[PolicyFaultPlace, ...] = ()
+
+    @property
+    def faults(self) -> tuple[PolicyFaultPlace, ...]:
         """Of the last attempt, when it was refused."""
+        refused = self._changes.faults
+        return tuple(_fault(one) for one in refused.faults) if refused else ()
 
     async def SyncPolicy(self, request: policy_pb2.SyncPolicyRequest, _context: Any) -> policy_pb2.SyncPolicyResponse:
         """All or nothing; faults are part of the answer, not an error of the call."""
-        change = ChangeRequest(
-            caller=ACCESS.get().caller,
-            method="sync-policy",
-            subject=self._directory,
-            reason=request.reason,
-            request_id=request.request_id,
-        )
-        return sync_to_message(self.sync(change))
+        return sync_to_message(await self.answer(self._changes.sync(self._change(request, "sync-policy"))))
 
-    def sync(self, change: ChangeRequest) -> PolicySync:
-        """Carry a sync out, whoever asked; keeps the faults for `GetPolicyStatus`."""
-        try:
-            done = self._changes.sync_policy(change)
-        except PolicyRefusedError as error:
-            self.faults = tuple(_fault(one) for one in error.faults)
-            return PolicySync(status=self._status(), changed_devices=(), faults=self.faults)
-        if not done.is_repeated:
-            self.faults = ()
-            self._loaded_unix_ms, self._loaded_generation = self._fleet.now().unix_ms, self._fleet.generation
-        return PolicySync(status=self._status(), changed_devices=done.changed, faults=())
+    async def HoldPolicy(self, request: policy_pb2.HoldPolicyRequest, _context: Any) -> policy_pb2.SyncPolicyResponse:
+        """Back to a commit that was in force."""
+        change = self._change(request, "hold-policy", subject=request.commit)
+        return sync_to_message(await self.answer(self._changes.hold(change, request.commit)))
+
+    async def ResumePolicy(
+        self, request: policy_pb2.ResumePolicyRequest, _context: Any
+    ) -> policy_pb2.SyncPolicyResponse:
+        """On to what the branch stands at."""
+        return sync_to_message(await self.answer(self._changes.resume(self._change(request, "resume-policy"))))
 
     async def GetPolicyStatus(self, _request: Any, _context: Any) -> policy_pb2.PolicyStatus:
         """What is in force and who enforces it."""
         return status_to_message(self._status())
 
+    async def answer(self, doing: Awaitable[PolicyChange]) -> PolicySync:
+        """Carry a change out and tell how it ended."""
+        try:
+            done = await doing
+        except PolicyRefusedError as error:
+            return PolicySync(
+                status=self._status(), changed_devices=(), faults=tuple(_fault(one) for one in error.faults)
+            )
+        return PolicySync(status=self._status(), changed_devices=done.changed, faults=())
+
+    def _change(self, request: Any, method: str, *, subject: str = "") -> ChangeRequest:
+        return ChangeRequest(
+            caller=ACCESS.get().caller,
+            method=method,
+            subject=subject or self._changes.source.name,
+            reason=request.reason,
+            request_id=request.request_id,
+        )
+
     def _status(self) -> PolicyStatus:
+        source = self._changes.source
+        loaded_unix_ms, generation = self._changes.loaded
         return PolicyStatus(
-            directory=self._directory,
-            loaded_unix_ms=self._loaded_unix_ms,
-            generation=self._loaded_generation,
+            directory=source.name,
+            loaded_unix_ms=loaded_unix_ms,
+            generation=generation,
             devices=tuple(view_device_policy(self._fleet, name) for name in self._fleet.names()),
             faults=self.faults,
+            source=source,
         )
 
 

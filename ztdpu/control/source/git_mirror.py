@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from ztdpu.control.configuration import GitPolicy
-from ztdpu.control.source.git_process import end_git, run_git, start_git
+from ztdpu.control.source.git_process import Git
 from ztdpu.errors import CommitContentError, CommitError, StateError, UnreachableError
 
 MIRROR_LIMIT_OCTETS: Final = 512 * 1024 * 1024
@@ -32,6 +32,7 @@ class GitMirror:
     def __init__(self, directory: Path, policy: GitPolicy) -> None:
         self._directory = directory
         self._policy = policy
+        self._git = Git(policy)
 
     def find_tip(self) -> str:
         """Ask the repository what the branch stands at.
@@ -42,7 +43,7 @@ class GitMirror:
         """
         policy = self._policy
         words = ["ls-remote", "--refs", "--", policy.repository, policy.ref]
-        for line in run_git(policy, words, deadline=self._deadline()).decode("ascii", errors="replace").splitlines():
+        for line in self._git.run(words, deadline=self._deadline()).decode("ascii", errors="replace").splitlines():
             commit_id, _, ref = line.partition("\t")
             if ref == policy.ref:
                 return commit_id
@@ -61,27 +62,31 @@ class GitMirror:
         words = ["fetch", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", "--no-auto-maintenance"]
         words += ["--no-show-forced-updates", "--quiet", "--", policy.repository, f"+{policy.ref}:{TIP_REF}"]
         try:
-            run_git(policy, [self._where, *words], deadline=deadline)
+            self._git.run([self._where, *words], deadline=deadline)
         except UnreachableError:
             self._clear_rests()
             raise
         self._check_size()
-        tip = run_git(policy, [self._where, "rev-parse", "--verify", "--end-of-options", TIP_REF], deadline=deadline)
+        tip = self._git.run([self._where, "rev-parse", "--verify", "--end-of-options", TIP_REF], deadline=deadline)
         return tip.decode("ascii", errors="replace").strip()
 
     def keep(self, commit_id: str) -> None:
         """Point the mirror's own reference at an accepted commit, so that nothing takes its objects away."""
         words = [self._where, "update-ref", ACCEPTED_REF, commit_id]
-        run_git(self._policy, words, deadline=self._deadline())
+        self._git.run(words, deadline=self._deadline())
 
     @contextmanager
     def objects(self) -> Iterator[GitObjects]:
         """Read objects; the deadline is one for all of them."""
-        reader = GitObjects(self._policy, self._where, self._deadline())
+        reader = GitObjects(self._git, self._where, self._deadline())
         try:
             yield reader
         finally:
             reader.close()
+
+    def close(self) -> None:
+        """End whatever git does, from another thread."""
+        self._git.close()
 
     @property
     def _where(self) -> str:
@@ -96,7 +101,7 @@ class GitMirror:
         shutil.rmtree(self._directory, ignore_errors=True)
         form = "sha256" if len(self._policy.anchor) == 64 else "sha1"
         words = ["init", "--bare", "--quiet", "--template=", f"--object-format={form}", "--", str(self._directory)]
-        run_git(self._policy, words, deadline=deadline)
+        self._git.run(words, deadline=deadline)
         self._directory.chmod(0o700)
 
     def _clear_rests(self) -> None:
@@ -119,8 +124,8 @@ class GitMirror:
 class GitObjects:
     """`git cat-file --batch`, one process for a whole look at history. Implements `policy.git.objects.Objects`."""
 
-    def __init__(self, policy: GitPolicy, where: str, deadline: float) -> None:
-        self._policy, self._where, self._deadline = policy, where, deadline
+    def __init__(self, git: Git, where: str, deadline: float) -> None:
+        self._git, self._where, self._deadline = git, where, deadline
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = bytearray()
 
@@ -128,7 +133,7 @@ class GitObjects:
         """See `policy.git.objects.Objects`. UnreachableError when git does not answer in time."""
         if not object_id.isascii() or not object_id.isalnum():
             raise CommitError(f"{object_id[:64]!r} is no object id")
-        process = self._process = self._process or start_git(self._policy, [self._where, "cat-file", "--batch"])
+        process = self._process = self._process or self._git.start([self._where, "cat-file", "--batch"])
         assert process.stdin
         try:
             process.stdin.write(f"{object_id}\n".encode())
@@ -151,7 +156,7 @@ class GitObjects:
     def close(self) -> None:
         """End git."""
         if self._process is not None:
-            end_git(self._process)
+            self._git.end(self._process)
             self._process = None
             self._buffer.clear()
 

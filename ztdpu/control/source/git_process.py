@@ -94,63 +94,87 @@ def git_environment(policy: GitPolicy) -> dict[str, str]:
     }
 
 
-def start_git(policy: GitPolicy, words: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start git in a session of its own, so that ssh finds no terminal to ask on and all of it can be ended at once.
+class Git:
+    """Starts git for one repository, and can end whatever runs when control goes down."""
 
-    Raises:
-        MachineError: there is no git.
+    def __init__(self, policy: GitPolicy) -> None:
+        self.policy = policy
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._is_closed = False
 
-    """
-    try:
-        return subprocess.Popen(
-            git_command(policy, words),
-            env=git_environment(policy),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd="/",
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise MachineError(f"cannot run git: {error.strerror}", remedy="install git") from error
+    def start(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start git in a session of its own: ssh finds no terminal to ask on, and all of it can be ended at once.
 
+        Raises:
+            MachineError: there is no git.
+            UnreachableError: control goes down.
 
-def end_git(process: subprocess.Popen[bytes]) -> None:
-    """End the process and everything that it started, and take its status."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for stream in (process.stdin, process.stdout, process.stderr):
-        if stream is not None:
-            with contextlib.suppress(OSError):
-                stream.close()
-    process.wait()
-
-
-def run_git(policy: GitPolicy, words: Sequence[str], *, deadline: float) -> bytes:
-    """Run git to its end and give what it printed. `deadline` is on CLOCK_MONOTONIC.
-
-    Raises:
-        UnreachableError: it failed, or was not ready in time; says what git said last.
-        MachineError: there is no git.
-
-    """
-    process = start_git(policy, words)
-    try:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdin.close()
-        output, errors = _read_both(process.stdout, process.stderr, deadline)
+        """
+        if self._is_closed:
+            raise UnreachableError("control goes down")
         try:
-            status = process.wait(timeout=max(0.05, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            raise _late(words) from None
+            process = subprocess.Popen(
+                git_command(self.policy, words),
+                env=git_environment(self.policy),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise MachineError(f"cannot run git: {error.strerror}", remedy="install git") from error
+        self._running.add(process)
+        return process
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """End the process and everything that it started, and take its status."""
+        self._running.discard(process)
+        _kill(process)
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        process.wait()
+
+    def close(self) -> None:
+        """End what runs, from another thread; whoever waits for it gets UnreachableError."""
+        self._is_closed = True
+        for process in tuple(self._running):
+            _kill(process)
+
+    def run(self, words: Sequence[str], *, deadline: float) -> bytes:
+        """Run git to its end and give what it printed. `deadline` is on CLOCK_MONOTONIC.
+
+        Raises:
+            UnreachableError: it failed, or was not ready in time; says what git said last.
+            MachineError: there is no git.
+
+        """
+        process = self.start(words)
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdin.close()
+            output, errors = _read_both(process.stdout, process.stderr, deadline)
+            try:
+                status = process.wait(timeout=max(0.05, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                raise _late(words) from None
+        finally:
+            self.end(process)
         if status:
             remedy = "try the same with git, as control's user" if status > 0 else "is the repository too large?"
-            raise UnreachableError(f"git {words_of(words)}: {_last_line(errors) or f'status {status}'}", remedy=remedy)
+            raise UnreachableError(f"git {_verb(words)}: {_last_line(errors) or f'status {status}'}", remedy=remedy)
         return output
-    finally:
-        end_git(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Only as long as nobody has taken its status: the number could be somebody else's then."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _read_both(stdout: IO[bytes], stderr: IO[bytes], deadline: float) -> tuple[bytes, bytes]:
@@ -172,13 +196,12 @@ def _read_both(stdout: IO[bytes], stderr: IO[bytes], deadline: float) -> tuple[b
     return bytes(kept[stdout.fileno()]), bytes(kept[stderr.fileno()])
 
 
-def words_of(words: Sequence[str]) -> str:
-    """The verb, for messages."""
+def _verb(words: Sequence[str]) -> str:
     return next((word for word in words if not word.startswith("-")), "")
 
 
 def _late(words: Sequence[str]) -> UnreachableError:
-    return UnreachableError(f"git {words_of(words)} did not end before the deadline", remedy="raise deadlineS")
+    return UnreachableError(f"git {_verb(words)} did not end before the deadline", remedy="raise deadlineS")
 
 
 def _last_line(octets: bytes) -> str:

@@ -120,7 +120,7 @@ def _first_parents(objects: Objects, accepted: Commit, tip: str) -> list[Commit]
 
 
 def _not_forward(objects: Objects, accepted: Commit, tip: str, why: str) -> CommitHistoryError:
-    if any(commit.commit_id == tip for commit in _line(objects, accepted)):
+    if is_ancestor(objects, tip, accepted):
         return CommitHistoryError(
             f"is older than {accepted.short}, which was accepted: the branch was moved back",
             remedy=f"to go back: `ztdpu policy hold {tip[:12]} --reason ...`; to go on: push {accepted.short} again",
@@ -143,6 +143,11 @@ def _line(objects: Objects, commit: Commit) -> Iterator[Commit]:
             commit = read_commit(objects, commit.parents[0])
         except CommitError:
             return
+
+
+def is_ancestor(objects: Objects, commit_id: str, descendant: Commit) -> bool:
+    """Whether a commit is a descendant's first parent, at any distance, or itself."""
+    return any(commit.commit_id == commit_id for commit in _line(objects, descendant))
 
 
 def _judge_side(objects: Objects, before: Commit, commit: Commit, trust: Trust, moment: Moment, *, limit: int) -> int:

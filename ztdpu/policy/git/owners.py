@@ -25,10 +25,8 @@ from ztdpu.policy.documents import Document
 from ztdpu.policy.load import describe
 from ztdpu.policy.yaml import parse
 
-_TENANT_KINDS: Final = frozenset({"Endpoint", "NetworkPolicy", "PolicyTest", "RoleBinding"})
-"""Kinds whose `spec.tenant` says whose they are."""
-
-
+_STATED: Final = {"NetworkPolicy": "network_policies", "RoleBinding": "role_bindings"}
+"""Kinds whose `spec.tenant` says whose they are, and where a cluster has them."""
 _STARS_LIMIT: Final = 4
 
 
@@ -98,12 +96,10 @@ class Owners(_Section):
             rule = self.rule_for(placed.file)
             if rule is None or rule.tenants is None:
                 continue
-            tenant = _tenant_of(cluster, kind, name)
-            if tenant not in rule.tenants:
-                whose = f"of tenant {tenant}" if tenant else f"({kind}) of no single tenant"
+            if not _is_theirs(cluster, kind, name, frozenset(rule.tenants)):
                 faults.append(
                     PolicyError(
-                        f"owners.yaml lets only documents of {', '.join(rule.tenants)} stand here; this one is {whose}",
+                        f"owners.yaml lets only documents of {', '.join(rule.tenants)} stand here: no such {kind}",
                         remedy="move it to a file of its own owner",
                         where=placed.locate(("metadata", "name")),
                     )
@@ -133,22 +129,23 @@ def parse_owners(text: str, *, file: str) -> Owners:
         raise CommitContentError(error.message, remedy=error.remedy, where=error.where) from None
 
 
-def _tenant_of(cluster: Cluster, kind: str, name: str) -> str | None:
+def _is_theirs(cluster: Cluster, kind: str, name: str, tenants: frozenset[str]) -> bool:
+    """Whether a document speaks for these tenants alone. A test does if each of its rows has one of them on a side."""
     if kind == "Tenant":
-        return name
-    if kind not in _TENANT_KINDS:
-        return None
+        return name in tenants
     if kind == "Endpoint":
-        return cluster.endpoints[name].tenant
-    document: Document | None = _document(cluster, kind, name)
-    tenant = getattr(document.spec, "tenant", None) if document is not None and hasattr(document, "spec") else None
-    return tenant if isinstance(tenant, str) else None
-
-
-def _document(cluster: Cluster, kind: str, name: str) -> Document | None:
-    sets = {"NetworkPolicy": "network_policies", "PolicyTest": "policy_tests", "RoleBinding": "role_bindings"}
-    found: Document | None = getattr(cluster, sets[kind], {}).get(name)
-    return found
+        return cluster.endpoints[name].tenant in tenants
+    if kind == "PolicyTest":
+        spec = cluster.policy_tests[name].spec
+        own = {one.name for one in cluster.endpoints.values() if one.tenant in tenants}
+        return all({flow.from_, flow.to} & own for flow in spec.flows) and all(
+            {pair.from_.tenant, pair.to.tenant} & tenants for pair in spec.pairs
+        )
+    if kind not in _STATED:
+        return False
+    document: Document = getattr(cluster, _STATED[kind])[name]
+    tenant: str | None = document.spec.tenant  # type: ignore[attr-defined]
+    return tenant in tenants
 
 
 def _translate(pattern: str) -> re.Pattern[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from ztdpu.errors import Location
 from ztdpu.model.administration import DevicePolicy, PolicyFaultPlace, PolicyStatus, PolicySync
+from ztdpu.model.policy_source import PolicySource, PolicyStanding, PolicyTestReport
 from ztdpu.v1 import policy_pb2
 
 
@@ -32,10 +35,13 @@ def status_to_message(status: PolicyStatus) -> policy_pb2.PolicyStatus:
                 revision_applied=one.revision_applied,
                 generation_wanted=one.generation_wanted,
                 generation_applied=one.generation_applied,
+                failed=one.failed,
             )
             for one in status.devices
         ],
         faults=[fault_to_message(fault) for fault in status.faults],
+        source=_source_to_message(status.source),
+        tests=policy_pb2.PolicyTestReport(**asdict(status.tests)),
     )
 
 
@@ -52,10 +58,38 @@ def status_from_message(message: policy_pb2.PolicyStatus) -> PolicyStatus:
                 revision_applied=one.revision_applied,
                 generation_wanted=one.generation_wanted,
                 generation_applied=one.generation_applied,
+                failed=one.failed,
             )
             for one in message.devices
         ),
         faults=tuple(fault_from_message(fault) for fault in message.faults),
+        source=_source_from_message(message.source),
+        tests=PolicyTestReport(
+            tests=message.tests.tests,
+            failed=tuple(message.tests.failed),
+            ran_unix_ms=message.tests.ran_unix_ms,
+            cause=message.tests.cause,
+        ),
+    )
+
+
+def _source_to_message(source: PolicySource) -> policy_pb2.PolicySource:
+    return policy_pb2.PolicySource(**asdict(source) | {"standing": str(source.standing)})
+
+
+def _source_from_message(message: policy_pb2.PolicySource) -> PolicySource:
+    return PolicySource(
+        name=message.name,
+        standing=PolicyStanding(message.standing),
+        since_unix_ms=message.since_unix_ms,
+        why=message.why,
+        held_by=message.held_by,
+        looked_unix_ms=message.looked_unix_ms,
+        commit_id=message.commit_id,
+        signer=message.signer,
+        committed_unix_s=message.committed_unix_s,
+        accepted_unix_ms=message.accepted_unix_ms,
+        tip=message.tip,
     )
 
 
