@@ -12,6 +12,7 @@ import pytest
 from grpc import aio
 
 from ztdpu.agent.own_keys import generate_own_keys
+from ztdpu.control.hub import INSTANCE_BURST
 from ztdpu.control.run import ControlProcess
 from ztdpu.errors import ConflictError, NotFoundError, StateError, UsageError
 from ztdpu.keys.epoch import open_epoch_keys
@@ -320,14 +321,30 @@ async def test_grant_that_began_before_a_revocation_grants_nothing(make_agent, a
 async def test_agent_that_was_away_hears_who_is_shut_out(change, pair, admin, open_stream) -> None:
     agent, _, stream, _ = pair
     await stream.close()
-    await getattr(admin, change)("dpu-1", reason="test")
+    done = await getattr(admin, change)("dpu-1", reason="test")
     agent.token, agent.binding = "", b""
     await agent.attest()
     back = await open_stream(agent)
     told = (await back.receive("revocation")).revocation
-    assert (told.device, told.generation) == ("dpu-1", 0)
+    assert (told.device, told.generation) == ("dpu-1", done.generation)
     assert not told.sealed_epoch_keys
     assert not (await back.receive("peers")).peers.peers
+
+
+async def test_new_workers_are_told_to_peers_at_a_bounded_rate(pair, process) -> None:
+    agent, _, stream, peer = pair
+    told = {agent.worker_instance}
+    for _ in range(4 * int(INSTANCE_BURST)):
+        await stream.send(status=agent_pb2.AgentStatus(worker_instance=secrets.token_bytes(16)))
+    last = secrets.token_bytes(16)
+    async with asyncio.timeout(20):
+        while process.fleet.record(agent.name).worker_instance != last:  # none is lost: the newest comes through
+            told.add(process.fleet.record(agent.name).worker_instance)
+            await stream.send(status=agent_pb2.AgentStatus(worker_instance=last))
+            await asyncio.sleep(0.05)
+    assert len(told) <= INSTANCE_BURST + 2
+    while (await peer.receive("peers")).peers.peers[0].worker_instance != last:
+        pass
 
 
 async def test_agent_that_was_away_hears_nothing_of_a_stale_device(pair, process, open_stream) -> None:

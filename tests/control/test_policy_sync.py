@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ztdpu.control.run import ControlProcess
+from ztdpu.control.source import load_desired
 from ztdpu.errors import PolicyRefusedError
 from ztdpu.model.device import DeviceState
 
@@ -30,6 +31,33 @@ async def test_fault_keeps_the_last_good_policy(plant: Any, admin: Any) -> None:
     answer = await admin.sync_policy()
     assert not answer.faults
     assert not answer.changed_devices
+
+
+async def test_lease_that_cannot_be_kept_is_refused_with_its_line(plant: Any, admin: Any) -> None:
+    tenant = plant.policy_dir / "tenants" / "blue.yaml"
+    good = tenant.read_text()
+    for lease_s, refused in ((2, False), (60, False)):  # two intervals of 1 s are just enough
+        tenant.write_text(_with_lease(good, lease_s))
+        assert bool((await admin.sync_policy()).faults) is refused
+
+
+def test_lease_below_two_intervals(plant: Any) -> None:
+    tenant = plant.policy_dir / "tenants" / "blue.yaml"
+    tenant.write_text(_with_lease(tenant.read_text(), 15))
+    document = plant.configuration().model_dump(by_alias=True)
+    document["spec"]["attestation"] |= {"intervalS": 8}
+    spec = type(plant.configuration()).model_validate(document).spec
+    with pytest.raises(PolicyRefusedError) as caught:
+        load_desired(spec, lowest_roster_serial=0)
+    (fault,) = caught.value.faults
+    assert "two attestation intervals" in fault.message
+    assert fault.where is not None
+    assert tenant.read_text().splitlines()[fault.where.line - 1].strip() == "leaseS: 15"
+
+
+def _with_lease(text: str, lease_s: int) -> str:
+    kept = "\n".join(line for line in text.splitlines() if "leaseS" not in line)
+    return kept.replace("spec:", f"spec:\n  leaseS: {lease_s}") + "\n"
 
 
 async def test_changed_rule_reaches_the_devices(plant: Any, admin: Any, make_agent: Any, open_stream: Any) -> None:

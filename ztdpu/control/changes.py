@@ -89,6 +89,7 @@ class Changes(ChangeSteps):
             networks = [network for name, network in fleet.desired.networks.items() if name in lost]
             fleet.begin_epochs(transaction, networks, f"{record.state}: {device}")
             generation = fleet.bump(transaction)
+            fleet.shut_out(transaction, device, generation)
             fleet.write_leaf(transaction, request.event(generation=generation))
             answer = {"generation": generation, "acknowledged_unix_ns": time.time_ns(), "peers": []}
             self._remember(transaction, request, answer)

@@ -1,187 +1,41 @@
-"""The fleet as control knows it now: records, live bindings, epochs, desired state; and who must be told what.
+"""The fleet as control knows it now (`fleet_state`), and who must be told what.
 
-All changes go through `transaction`: the store first, this memory after the commit, pushes last. One event loop owns
+All changes go through `transaction`: the store first, memory after the commit, pushes last. One event loop owns
 it; nothing here awaits, so what it says is never half changed. Verifies nothing and authorises nothing.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from ztdpu.control import leases
 from ztdpu.control.audit import AuditEvent, AuditOutcome
-from ztdpu.control.clock import Clock
-from ztdpu.control.epochs import Epochs
+from ztdpu.control.fleet_state import FleetState
 from ztdpu.control.hub import (
     ConfigPush,
     Connection,
     EpochKeysPush,
-    Hub,
     PeersPush,
     PeerView,
     RevocationPush,
     RosterPush,
 )
-from ztdpu.control.leases import Instant
-from ztdpu.control.record import DeviceRecord, StoredBinding
 from ztdpu.control.source import Desired
-from ztdpu.control.store.store import Store, Transaction
 from ztdpu.errors import NotFoundError, PermissionDeniedError
 from ztdpu.keys.epoch import EpochKey, epoch_context, seal_epoch_keys
-from ztdpu.keys.wrapping import EPOCH_KEY_OCTETS
 from ztdpu.model.device import DeviceState
-from ztdpu.model.tenant import Network
 
 EAR_TTL_S: Final = 600
+PRUNE_S: Final = 600
+"""Between two rounds of forgetting what can do nothing any more."""
 EAR_TOLD_AGAIN_MS: Final = EAR_TTL_S * 1000 // 2
 
 
-class Fleet:
-    """State of one control process."""
-
-    def __init__(
-        self, *, store: Store, clock: Clock, desired: Desired, hub: Hub, attestation_interval_ms: int = 10_000
-    ) -> None:
-        self._store = store
-        self.clock = clock
-        self.hub = hub
-        self.desired = desired
-        self.attestation_interval_ms = attestation_interval_ms
-        """How often a device with a lease should attest."""
-        self.epochs = Epochs()
-        self.generation = 0
-        self.config_generation: dict[str, int] = {}
-        """Device -> generation at which its tables last changed."""
-        self.revocations: dict[int, int] = {}
-        """Generation -> CLOCK_BOOTTIME (ns) of its commit."""
-        self._records: dict[str, DeviceRecord] = {}
-        self._bindings: dict[str, StoredBinding] = {}
-        self._kem_keys: dict[str, bytes] = {}
-        """Device -> public KEM key of its last granted lease request."""
-        self._told_peers: dict[str, tuple[tuple[tuple[str, bytes, bytes], ...], int]] = {}
-        """Device -> (what of its peers it was told last, unix ms)."""
-        self._dirty: dict[str, DeviceRecord] = {}
-        self._pending: list[Callable[[], object]] = []
-        """What memory does when the open transaction is durable."""
-
-    # --- reading ---
-
-    def now(self) -> Instant:
-        """All clocks."""
-        return self.clock.now()
-
-    def names(self) -> tuple[str, ...]:
-        """Devices of the policy in force."""
-        return tuple(sorted(self.desired.cluster.devices))
-
-    def record(self, device: str) -> DeviceRecord:
-        """A device's record; NotFoundError for a name that policy does not have."""
-        if device not in self.desired.cluster.devices:
-            raise NotFoundError(f"no device {device!r}", remedy=f"devices are {', '.join(self.names()) or 'none'}")
-        return self._records.get(device) or DeviceRecord(
-            name=device, state=DeviceState.PENDING, since_unix_ms=0, reason="never attested"
-        )
-
-    def binding(self, device: str) -> StoredBinding | None:
-        """Its live binding."""
-        return self._bindings.get(device)
-
-    def is_leased(self, device: str) -> bool:
-        """Whether peers may talk to it now."""
-        return device in self.desired.cluster.devices and leases.is_leased(self.record(device), self.now())
-
-    # --- changing ---
-
-    def start(self) -> None:
-        """Load what the store has; begin new epochs, since keys were in memory only."""
-        now = self.now()
-        with self.transaction() as transaction:
-            self._records = {record.name: record for record in transaction.list_devices()}
-            for record in self._records.values():
-                binding = transaction.get_binding(record.binding_sha256) if record.binding_sha256 else None
-                if binding is not None and binding.live:
-                    self._bindings[record.name] = binding
-            for device in self._records.values():
-                self.put(transaction, leases.expire(device, now))
-            self.begin_epochs(transaction, self.desired.networks.values(), "control started")
-            self.bump(transaction)
-            transaction.put_number("roster-serial", self.desired.roster.serial)
-        self.config_generation = dict.fromkeys(self.names(), self.generation)
-        # Whoever had not heard of a revocation before the restart hears of its effect with the first list of peers.
-        self.revocations[self.generation] = now.boottime_ns
-
-    @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
-        """One change of the store; memory follows after the commit and only then."""
-        self._dirty, self._pending = {}, []
-        with self._store.transaction() as transaction:
-            yield transaction
-        self._records.update(self._dirty)
-        for follow in self._pending:
-            follow()
-        self._dirty, self._pending = {}, []
-
-    def put(self, transaction: Transaction, record: DeviceRecord) -> None:
-        """Write a record (skipped when nothing changed)."""
-        if self._dirty.get(record.name, self._records.get(record.name)) != record:
-            transaction.put_device(record)
-            self._dirty[record.name] = record
-
-    def audit(self, event: AuditEvent) -> None:
-        """A leaf on its own: a refusal."""
-        with self.transaction() as transaction:
-            self.write_leaf(transaction, event)
-
-    def write_leaf(self, transaction: Transaction, event: AuditEvent) -> None:
-        """A leaf in the transaction of what it tells about."""
-        transaction.append_audit(event, now_unix_ms=self.now().unix_ms)
-
-    def bump(self, transaction: Transaction) -> int:
-        """A new generation, in force when the transaction commits."""
-        generation = transaction.next_generation(now_unix_ms=self.now().unix_ms)
-        self._pending.append(partial(setattr, self, "generation", generation))
-        return generation
-
-    def set_binding(self, device: str, binding: StoredBinding | None) -> None:
-        """Follow the store: call after the commit that changed it."""
-        if binding is None:
-            self._bindings.pop(device, None)
-        else:
-            self._bindings[device] = binding
-
-    def set_kem_key(self, device: str, public_key: bytes | None) -> None:
-        """Whom epoch keys of the device are sealed to from now on."""
-        if public_key is None:
-            self._kem_keys.pop(device, None)
-        else:
-            self._kem_keys[device] = public_key
-
-    def begin_epochs(self, transaction: Transaction, networks: Iterable[Network], cause: str) -> dict[str, int]:
-        """New epoch key for each network; returns tenant -> number.
-
-        The number is in the same transaction, so it never comes twice; the key is used when that is durable.
-        """
-        numbers: dict[str, int] = {}
-        for network in networks:
-            name = f"epoch:{network.network_id.hex()}"
-            numbers[network.tenant] = transaction.get_number(name) + 1
-            transaction.put_number(name, numbers[network.tenant])
-            self._pending.append(
-                partial(
-                    self.epochs.begin,
-                    network,
-                    epoch=numbers[network.tenant],
-                    key=secrets.token_bytes(EPOCH_KEY_OCTETS),
-                    cause=cause,
-                    now_unix_ms=self.now().unix_ms,
-                )
-            )
-        return numbers
+class Fleet(FleetState):
+    """State of one control process and its pushes."""
 
     def adopt(self, desired: Desired, changed: Iterable[str]) -> None:
         """Put a new desired state in force and tell whom it concerns. Devices that policy dropped lose their stream."""
@@ -248,6 +102,10 @@ class Fleet:
                 self.require_connected(connection)
             except (PermissionDeniedError, NotFoundError) as error:
                 self.hub.close(connection.device, error)
+        if now.boottime_ns >= self._prune_ns:
+            self._prune_ns = now.boottime_ns + PRUNE_S * 1_000_000_000
+            with self.transaction() as transaction:
+                transaction.prune(now_unix_ms=now.unix_ms)
 
     def end_lease(self, device: str, reason: str) -> None:
         """Stale: nothing was found against the device, and nothing speaks for it. Fresh evidence mends it."""
@@ -275,10 +133,11 @@ class Fleet:
     def push_first(self, device: str) -> None:
         """Everything that an agent needs after its hello."""
         desired = self.desired
-        for peer in desired.peers_of(device):
-            # It may have missed the push; generation 0, since what it has not heard of is in the list of peers.
-            if self.record(peer).state in leases.SHUT_OUT_STATES:
-                self.hub.deliver(device, self._revocation(peer, generation=0, cause=str(self.record(peer).state)))
+        missed = [peer for peer in desired.peers_of(device) if self.record(peer).state in leases.SHUT_OUT_STATES]
+        for peer in sorted(missed, key=lambda one: self._shut_out.get(one, 0)):
+            # It may have missed the push. With the generation of then: a list of peers made before does not undo it.
+            generation = self._shut_out.get(peer) or self.generation
+            self.hub.deliver(device, self._revocation(peer, generation=generation, cause=str(self.record(peer).state)))
         self.hub.deliver(device, RosterPush(roster=desired.roster_octets, signature=desired.roster_signature))
         self._told_peers.pop(device, None)
         self.push_peers(device)

@@ -21,6 +21,9 @@ SA_WAITING_LIMIT: Final = 256
 REVOCATIONS_WAITING_LIMIT: Final = 1024
 SA_RATE_PER_S: Final = 10.0
 SA_BURST: Final = 40.0
+INSTANCE_RATE_PER_S: Final = 0.5
+INSTANCE_BURST: Final = 8.0
+"""New workers of one device: each makes every peer ask for SAs anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +170,8 @@ class Connection:
     """Of the client certificate."""
     certificate_expires_unix_s: int
     worker_instance: bytes = b""
+    since_unix_ms: int = 0
+    """When the stream was opened."""
     outbox: Outbox = field(default_factory=Outbox)
     applied_generation: int = 0
     applied_revision: bytes = b""
@@ -196,6 +201,7 @@ class Hub:
         self._connections: dict[str, Connection] = {}
         self._waits: dict[int, _Wait] = {}
         self._budgets: dict[tuple[str, str], tuple[float, float]] = {}
+        self._workers: dict[str, tuple[float, float]] = {}
 
     def connect(self, connection: Connection, *, superseded: ZtdpuError) -> None:
         """Register; an older stream of the same device is closed with `superseded`."""
@@ -243,13 +249,18 @@ class Hub:
 
     def take_budget(self, sender: str, receiver: str, *, now_s: float) -> bool:
         """Whether the pair may send one more envelope now (token bucket)."""
-        tokens, since_s = self._budgets.get((sender, receiver), (SA_BURST, now_s))
-        tokens = min(SA_BURST, tokens + (now_s - since_s) * SA_RATE_PER_S)
-        if tokens < 1:
-            self._budgets[sender, receiver] = (tokens, now_s)
-            return False
-        self._budgets[sender, receiver] = (tokens - 1, now_s)
-        return True
+        key = (sender, receiver)
+        tokens = _refill(self._budgets.get(key), SA_BURST, SA_RATE_PER_S, now_s)
+        self._budgets[key] = (tokens - 1 if tokens >= 1 else tokens, now_s)
+        return tokens >= 1
+
+    # --- workers ---
+
+    def take_worker(self, device: str, *, now_s: float) -> bool:
+        """Whether peers may be told of one more new worker of the device now; its streams share the budget."""
+        tokens = _refill(self._workers.get(device), INSTANCE_BURST, INSTANCE_RATE_PER_S, now_s)
+        self._workers[device] = (tokens - 1 if tokens >= 1 else tokens, now_s)
+        return tokens >= 1
 
     # --- revocations ---
 
@@ -283,3 +294,9 @@ class Hub:
         finally:
             self._waits.pop(generation, None)
         return wait.applied_ns, set(wait.missing)
+
+
+def _refill(bucket: tuple[float, float] | None, burst: float, rate_per_s: float, now_s: float) -> float:
+    """Tokens in a bucket (tokens, when) now."""
+    tokens, since_s = bucket or (burst, now_s)
+    return min(burst, tokens + (now_s - since_s) * rate_per_s)

@@ -24,6 +24,7 @@ from ztdpu.control.configuration import ControlConfiguration, Specification
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.git_changes import GitState
 from ztdpu.control.git_start import begin_git
+from ztdpu.control.generation_floor import FLOOR_FILE, GenerationFloor
 from ztdpu.control.hub import Hub
 from ztdpu.control.issue import Issuer, ensure_authority, ensure_ear_key
 from ztdpu.control.listeners import Listeners, split_listener
@@ -89,6 +90,7 @@ class ControlProcess:
             desired=desired,
             hub=self.hub,
             attestation_interval_ms=round(spec.attestation.interval_s * 1000),
+            floor=GenerationFloor(spec.floor_file or spec.state_dir / FLOOR_FILE),
         )
         self.fleet.start()
         self._listeners = Listeners(spec, self.fleet, self.issuer, self.meters, self._git)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from ztdpu.control.audit import AuditEvent, AuditOutcome
-from ztdpu.control.record import DeviceRecord, JoinTokenRecord, StoredBinding
+from ztdpu.control.record import AnsweredRequest, DeviceRecord, JoinTokenRecord, StoredBinding
+from ztdpu.control.store import sql
 from ztdpu.control.store.sql import SqlStore, open_sqlite
 from ztdpu.errors import ConflictError, StateError
 from ztdpu.model.device import DeviceState
@@ -45,6 +46,39 @@ def store(tmp_path: Path) -> Iterator[SqlStore]:
     store = open_sqlite(tmp_path / "control.db")
     yield store
     store.close()
+
+
+def test_what_can_do_nothing_any_more_is_pruned(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql, "BINDINGS_KEPT", 3)
+    monkeypatch.setattr(sql, "REQUESTS_KEPT", 3)
+    day_ms = sql.TOKENS_KEPT_MS
+    with store.transaction() as transaction:
+        for number in range(1, 10):
+            transaction.put_binding(binding(number))
+        transaction.put_binding(binding(50, device="dpu-1"))
+        transaction.retire_bindings("dpu-1", denied=True)
+        for number, expires in ((1, 10), (2, day_ms + 10)):
+            transaction.put_token(
+                JoinTokenRecord(token_sha256=bytes([number]) * 32, device="dpu-0", expires_unix_ms=expires)
+            )
+        for number in range(6):
+            transaction.put_answer(
+                AnsweredRequest(
+                    request_id=f"r-{number}", actor="a", method="m", request_sha256=b"h" * 32, answer=b"{}"
+                )
+            )
+    with store.transaction() as transaction:
+        assert transaction.prune(now_unix_ms=day_ms + 20) == 5 + 1 + 3
+        assert [one.boot_counter for one in transaction.list_bindings("dpu-0")] == [6, 7, 8, 9]
+        assert [one.denied for one in transaction.list_bindings("dpu-1")] == [True]
+        newest = transaction.get_newest_binding("dpu-0")
+        assert newest is not None
+        assert (newest.boot_counter, newest.live) == (9, True)
+        assert transaction.get_newest_binding("dpu-9") is None
+        assert transaction.get_token(b"\1" * 32) is None
+        assert transaction.get_token(b"\2" * 32) is not None
+        assert [transaction.get_answer(f"r-{n}") is not None for n in range(6)] == [False] * 3 + [True] * 3
+        assert transaction.prune(now_unix_ms=day_ms + 20) == 0
 
 
 def test_settings_and_rights(store: SqlStore, tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             device=caller.device,
             tls_spki_sha256=caller.tls_spki_sha256,
             certificate_expires_unix_s=caller.certificate_expires_unix_s,
+            since_unix_ms=self._fleet.now().unix_ms,
         )
         if caller.device not in self._fleet.desired.cluster.devices:
             raise PermissionDeniedError("no such device in the policy in force")
@@ -76,6 +77,9 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         if hello.device != caller.device or binding is None or hello.binding_sha256 != binding.binding_sha256:
             raise PermissionDeniedError("hello does not fit the identity or the live binding", remedy="attest again")
         _check_instance(hello.worker_instance)
+        is_new = hello.worker_instance != self._fleet.record(caller.device).worker_instance
+        if is_new and not self._fleet.hub.take_worker(caller.device, now_s=time.monotonic()):
+            raise UnreachableError("too many new workers of this device", remedy="wait a moment")
         connection.worker_instance = hello.worker_instance
         return connection
 
@@ -119,6 +123,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         self._fleet.hub.note_applied(connection.device, status.applied_generation)
         if status.worker_instance and status.worker_instance != connection.worker_instance:
             _check_instance(status.worker_instance)
+            if not self._fleet.hub.take_worker(connection.device, now_s=time.monotonic()):
+                return  # the next status tells of it again
             connection.worker_instance = status.worker_instance
             self._fleet.set_worker_instance(connection.device, status.worker_instance)
 

@@ -120,7 +120,9 @@ class Concluder:
         with fleet.transaction() as transaction:
             current = transaction.get_device(device) or read
             leases.require_unchanged(read, current)
-            changed = leases.change_state(current, state, reason, now)
+            changed = current
+            if state not in (DeviceState.QUARANTINED, DeviceState.REVOKED):  # what an operator decided, and why, stands
+                changed = leases.change_state(current, state, reason, now)
             fleet.put(
                 transaction,
                 dataclasses.replace(
@@ -141,6 +143,8 @@ class Concluder:
                 networks = [n for t, n in fleet.desired.networks.items() if t in fleet.desired.networks_on(device)]
                 fleet.begin_epochs(transaction, networks, f"{state}: {device}")
             generation = fleet.bump(transaction)
+            if was_leased:
+                fleet.shut_out(transaction, device, generation)
             fleet.write_leaf(transaction, self._event(device, AuditOutcome.REFUSED, reason, state=str(state)))
         if was_leased:
             fleet.revocations[generation] = now.boottime_ns

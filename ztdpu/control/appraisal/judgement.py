@@ -139,29 +139,30 @@ def judge_binding(
     nonce: bytes,
     record: DeviceRecord,
     pinned: bytes | None,
-    earlier: Sequence[StoredBinding],
+    newest: StoredBinding | None,
     owners: Sequence[StoredBinding],
     evidence: Evidence,
     now: Instant,
 ) -> StoredBinding:
     """Accept a binding and the proofs that came with it, for the lease `asked` for; what is returned is to be stored.
 
-    `earlier` are the device's bindings, oldest first; `owners` every binding that names one of its keys.
+    `newest` is the device's newest binding so far; `owners` every binding that names one of the keys of this one.
 
     Raises:
         BindingError: any rule of protocols.md 2.
 
     """
+    own = [owner for owner in owners if owner.device == record.name]
     accepted = accept_binding(
         given.key_binding,
         appraisal=appraisal,
         expected_domain=trust_domain,
         expected_nonce=nonce,
-        stored=_newest_record(earlier, record, b"\x01" + record.device_id_sha256),
+        stored=_newest_record(newest, own, record),
         pinned_device_id_sha256=pinned,
         denied_keys=_keys_of(owner for owner in owners if owner.denied),
         keys_of_others=_keys_of(owner for owner in owners if owner.device != record.name),
-        keys_seen=_keys_of(earlier),
+        keys_seen=_keys_of(own),
     )
     binding = accepted.binding
     tls_key = check_possession(
@@ -224,19 +225,21 @@ def bound_keys(key_binding: bytes, appraisal: Appraisal) -> frozenset[bytes]:
     return frozenset({binding.tls_spki_sha256, offer, appraisal.alias_spki_sha256})
 
 
-def _newest_record(earlier: Sequence[StoredBinding], record: DeviceRecord, ueid: bytes) -> BindingRecord | None:
-    if not earlier:
+def _newest_record(
+    newest: StoredBinding | None, same_keys: Iterable[StoredBinding], record: DeviceRecord
+) -> BindingRecord | None:
+    """What is held against a new binding. `same_keys` are the device's bindings that name one of its keys."""
+    if newest is None:
         return None
-    newest = max(earlier, key=lambda one: (one.boot_counter, one.sequence))
     return BindingRecord(
-        ueid=ueid,
+        ueid=b"\x01" + record.device_id_sha256,
         alias_spki_sha256=newest.alias_spki_sha256,
         boot_counter=newest.boot_counter,
         sequence=newest.sequence,
         binding_sha256=newest.binding_sha256,
         tls_spki_sha256=newest.tls_spki_sha256,
         offer_spki_sha256=newest.offer_spki_sha256,
-        retired_aliases=frozenset(one.alias_spki_sha256 for one in earlier if one.boot_counter < newest.boot_counter),
+        retired_aliases=frozenset(one.alias_spki_sha256 for one in same_keys if one.boot_counter < newest.boot_counter),
         restored=record.boot_floor > newest.boot_counter,
     )
 
