@@ -22,9 +22,9 @@ from ztdpu.control.change_steps import ChangeRequest
 from ztdpu.control.clock import Clock, SystemClock
 from ztdpu.control.configuration import ControlConfiguration, Specification
 from ztdpu.control.fleet import Fleet
+from ztdpu.control.generation_floor import FLOOR_FILE, GenerationFloor
 from ztdpu.control.git_changes import GitState
 from ztdpu.control.git_start import begin_git
-from ztdpu.control.generation_floor import FLOOR_FILE, GenerationFloor
 from ztdpu.control.hub import Hub
 from ztdpu.control.issue import Issuer, ensure_authority, ensure_ear_key
 from ztdpu.control.listeners import Listeners, split_listener

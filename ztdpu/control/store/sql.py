@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import cbor2
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Engine,
     RowMapping,
@@ -220,7 +221,7 @@ class SqlTransaction:
         """One bounded step of tidying up; rowid is the order of insertion."""
         old = delete(schema.tokens).where(schema.tokens.c.expires_unix_ms < now_unix_ms - TOKENS_KEPT_MS)
         pruned = self._sql.execute(old).rowcount
-        rowid = literal_column("rowid")
+        rowid: ColumnElement[int] = literal_column("rowid")
         newest = select(func.max(rowid)).select_from(schema.requests).scalar_subquery()
         pruned += self._sql.execute(delete(schema.requests).where(rowid <= newest - REQUESTS_KEPT)).rowcount
         table = schema.bindings

@@ -99,8 +99,11 @@ class Transaction(Protocol):
         """Remember an answer."""
 
     def prune(self, *, now_unix_ms: int) -> int:
-        """Forget what can do nothing any more: spent and expired tokens of yesterday, all but the newest answers to
-        request ids, all but the newest retired bindings of a device. Keys of revoked devices stay. Returns how many."""
+        """Forget what can do nothing any more; returns how many rows.
+
+        Tokens that expired yesterday, all but the newest answers to request ids, all but the newest retired bindings
+        of a device. Keys of revoked devices stay.
+        """
 
     def next_generation(self, *, now_unix_ms: int) -> int:
         """max(previous + 1, now): never back, whatever the clock or a backup says."""
