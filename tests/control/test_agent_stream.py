@@ -374,7 +374,7 @@ async def test_agent_that_missed_a_revocation_gets_no_lease(pair, admin, process
 
 async def test_leased_device_that_shows_altered_firmware_loses_everything_at_once(pair, admin) -> None:
     _, agent, stream, _ = pair
-    agent.firmware = alter_firmware(default_firmware(PROFILE), FirmwareFault.FIRMWARE_ALTERED)
+    agent.firmware = alter_firmware(PROFILE, default_firmware(PROFILE), FirmwareFault.FIRMWARE_ALTERED)
     agent.token = ""
     agent.reboot()
     result = await agent.attest()

@@ -72,7 +72,7 @@ async def test_lease_request_that_is_not_proven_needs_a_new_binding(make_agent) 
 
 
 async def test_altered_firmware_gets_nothing(make_agent, admin) -> None:
-    altered = alter_firmware(default_firmware(make_profile()), FirmwareFault.FIRMWARE_ALTERED)
+    altered = alter_firmware(make_profile(), default_firmware(make_profile()), FirmwareFault.FIRMWARE_ALTERED)
     agent = await make_agent(firmware=altered)
     result = await agent.attest()
     assert result.state == "contraindicated"

@@ -20,7 +20,7 @@ PROFILE = load_profile("bluefield-3")
 MANUFACTURER = create_manufacturer(profile=PROFILE, random=lambda octets: b"\x31" * octets, now=NOW)
 SECRETS = MANUFACTURER.make_device(serial="EMU0001", uds=b"\x5a" * 32, now=NOW)
 BOOT = Boot(counter=7, nonce=b"\x01" * 16)
-ALTERED = alter_firmware(SECRETS.firmware, FirmwareFault.FIRMWARE_ALTERED)
+ALTERED = alter_firmware(PROFILE, SECRETS.firmware, FirmwareFault.FIRMWARE_ALTERED)
 DEVICE = boot_device(PROFILE, SECRETS, SECRETS.firmware, BOOT)
 CHAIN = [x509.load_der_x509_certificate(der) for der in DEVICE.certificates]
 

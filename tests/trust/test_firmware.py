@@ -42,7 +42,7 @@ def test_shipped_firmware_is_the_same_everywhere():
 
 
 def test_altered_firmware_changes_the_nic_and_what_covers_it_alone():
-    altered = alter_firmware(SHIPPED, FirmwareFault.FIRMWARE_ALTERED)
+    altered = alter_firmware(PROFILE, SHIPPED, FirmwareFault.FIRMWARE_ALTERED)
     before, after = values(SHIPPED), values(altered)
     assert [index for index in before if before[index] != after[index]] == [3]
     changed = [

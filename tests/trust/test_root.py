@@ -106,7 +106,7 @@ def test_an_older_boot_has_another_alias_and_the_same_device():
 
 def test_altered_firmware_shows_in_the_evidence():
     good = {block.index: block.value for block in attest(boot().spdm).blocks}
-    altered = boot(firmware=alter_firmware(SECRETS.firmware, FirmwareFault.FIRMWARE_ALTERED))
+    altered = boot(firmware=alter_firmware(PROFILE, SECRETS.firmware, FirmwareFault.FIRMWARE_ALTERED))
     bad = {block.index: block.value for block in attest(altered.spdm).blocks}
     assert [index for index in good if good[index] != bad[index]] == [3]
     assert bad[3] == hashlib.sha512(b"emulated bluefield-3 nic-firmware 1.0.0, altered").digest()

@@ -48,6 +48,8 @@ class RootOfTrustSection(_Strict):
     profile: str
     fault: Literal["firmware-altered"] | None = None
     """Boot with a fault, to see it refused. Emulation only."""
+    fault_socket: Path | None = None
+    """Where `ztdpu lab fault` makes the device misbehave. Labs only; without it there is no such door."""
 
 
 class VirtualFunctionsSection(_Strict):

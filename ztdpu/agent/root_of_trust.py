@@ -1,7 +1,7 @@
 """The emulated root of trust as a process of its own: holds the device's secrets, answers at two doors.
 
     python -m ztdpu.agent.root_of_trust --secrets FILE --profile NAME --spdm-socket PATH --binding-socket PATH
-        [--agent-uid N] [--parent-fd N] [--ready-fd N] [--fault firmware-altered]
+        [--agent-uid N] [--parent-fd N] [--ready-fd N] [--fault firmware-altered] [--fault-socket PATH]
 
 Started by the agent's daemon, never imported by it. Start: read secrets, raise the boot counter, write it
 back and sync it, boot, listen. Only then anything is answered, so that no two boots share a counter.
@@ -10,6 +10,8 @@ Both doors are SOCK_SEQPACKET UNIX sockets with mode 0600, one datagram is one m
 
 - SPDM door: SPDM messages as they are. Every connection is a session of its own.
 - binding door: `trust.root.encode_bind_request` and its answer. The peer's uid must be the agent's.
+- fault door, in labs only (--fault-socket): the word of a preset of `trust.faults`; answered with `ok` or a refusal.
+  Without that option the process holds nothing that could misbehave.
 
 One thread, one selector loop. When the other end of --parent-fd closes, the process ends. Linux only
 (SO_PEERCRED). A peer that sends too much, or does not take its answer, loses its connection.
@@ -26,6 +28,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,6 +36,7 @@ from typing import Final
 
 from ztdpu.agent.socket_files import remove_unserved
 from ztdpu.errors import BindingError, ConfigurationError, ZtdpuError
+from ztdpu.trust.faults import FaultyRoot, Preset
 from ztdpu.trust.firmware import FirmwareFault, alter_firmware
 from ztdpu.trust.manufacture import DeviceSecrets, decode_secrets, encode_secrets
 from ztdpu.trust.profile import load_profile
@@ -48,6 +52,7 @@ from ztdpu.trust.root import (
 CONNECTIONS_LIMIT: Final = 16
 """At each door for the agent's user, and as many for all others together; a further one is closed at once. So who
 opens the SPDM door, which anybody may, and says nothing keeps no agent from attesting."""
+FAULT_SET: Final = b"ok"
 _BACKLOG: Final = 64
 _BOOT_NONCE_OCTETS: Final = 16
 _SECRETS_LIMIT_OCTETS: Final = 1 << 20
@@ -102,6 +107,19 @@ def write_secrets(path: Path, secrets: DeviceSecrets) -> None:
         raise ConfigurationError(f"{path} cannot be written: {error}", remedy="check the folder's owner") from error
 
 
+def draw_secrets(path: Path) -> DeviceSecrets:
+    """Read the secrets of a device with the counter of a new boot, which is written back before this returns.
+
+    Raises:
+        ConfigurationError: missing, malformed, or cannot be written.
+
+    """
+    secrets = read_secrets(path)
+    raised = dataclasses.replace(secrets, boot_counter=secrets.boot_counter + 1)
+    write_secrets(path, raised)
+    return raised
+
+
 def boot_root(path: Path, *, profile_name: str, fault: FirmwareFault | None = None) -> EmulatedRoot:
     """Boot the device whose secrets are in a file: the counter there rises, durably, before this returns.
 
@@ -110,17 +128,26 @@ def boot_root(path: Path, *, profile_name: str, fault: FirmwareFault | None = No
 
     """
     profile = load_profile(profile_name)
-    secrets = read_secrets(path)
-    counter = secrets.boot_counter + 1
-    write_secrets(path, dataclasses.replace(secrets, boot_counter=counter))
-    firmware = secrets.firmware if fault is None else alter_firmware(secrets.firmware, fault)
+    secrets = draw_secrets(path)
     return EmulatedRoot(
         secrets=secrets,
         profile=profile,
-        firmware=firmware,
-        boot_counter=counter,
+        firmware=secrets.firmware if fault is None else alter_firmware(profile, secrets.firmware, fault),
+        boot_counter=secrets.boot_counter,
         boot_nonce=os.urandom(_BOOT_NONCE_OCTETS),
         random=os.urandom,
+        clock=time.monotonic,
+    )
+
+
+def boot_faulty_root(path: Path, *, profile_name: str, fault: FirmwareFault | None = None) -> FaultyRoot:
+    """Boot a device that can be told to misbehave; see `boot_root`."""
+    return FaultyRoot(
+        draw_secrets=lambda: draw_secrets(path),
+        profile=load_profile(profile_name),
+        random=os.urandom,
+        clock=time.monotonic,
+        firmware_fault=fault,
     )
 
 
@@ -158,6 +185,10 @@ class Doors:
         self._running = True
         self._watch(spdm, lambda: self._accept(spdm, self._open_spdm))
         self._watch(binding, lambda: self._accept(binding, self._open_binding))
+
+    def watch_faults(self, door: socket.socket, root: FaultyRoot) -> None:
+        """Serve the fault door, to whoever its file mode lets in."""
+        self._watch(door, lambda: self._accept(door, lambda _peer: lambda word: _set_preset(root, word)))
 
     def watch_parent(self, descriptor: int) -> None:
         """End the loop when the other end of this pipe closes."""
@@ -209,13 +240,26 @@ class Doors:
         try:
             message = peer.recv(DOOR_LIMIT_OCTETS + 1)
             if 0 < len(message) <= DOOR_LIMIT_OCTETS:
-                peer.send(answer(message))
+                reply = answer(message)
+                if reply:  # a device that is silent on purpose says nothing
+                    peer.send(reply)
                 return
         except OSError:
             pass  # gone, or does not take its answers: closed below
         self._selector.unregister(peer)
         peer.close()
         self._connections[queue] -= 1
+
+
+def _set_preset(root: FaultyRoot, word: bytes) -> bytes:
+    try:
+        root.set_preset(Preset(word.decode(errors="replace")))
+    except ValueError:
+        return b"no such preset"
+    except ZtdpuError as error:
+        return error.message.encode()
+    print(f"fault preset in force: {root.preset}", file=sys.stderr, flush=True)
+    return FAULT_SET
 
 
 def _read_uid(peer: socket.socket) -> int:
@@ -227,17 +271,20 @@ def _read_uid(peer: socket.socket) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the process; see the module."""
     options = _parse(arguments)
-    doors = [options.spdm_socket, options.binding_socket]
+    doors = [options.spdm_socket, options.binding_socket, *([options.fault_socket] if options.fault_socket else [])]
     # A hang-up of the terminal reaches the whole group; the agent decides when its root of trust ends.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    boot = boot_faulty_root if options.fault_socket else boot_root
     try:
-        root = boot_root(options.secrets, profile_name=options.profile, fault=options.fault)
-        spdm, binding = (open_door(path) for path in doors)
+        root = boot(options.secrets, profile_name=options.profile, fault=options.fault)
+        spdm, binding, *fault = [open_door(path) for path in doors]
     except (ZtdpuError, OSError) as error:
         print(f"root of trust: {error}", file=sys.stderr)
         return 2
     inodes = [path.stat().st_ino for path in doors]
     loop = Doors(root, spdm=spdm, binding=binding, agent_uid=options.agent_uid)
+    if fault and isinstance(root, FaultyRoot):
+        loop.watch_faults(fault[0], root)
     if options.parent_fd is not None:
         loop.watch_parent(options.parent_fd)
     if options.ready_fd is not None:
@@ -262,6 +309,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--parent-fd", type=int, help="end when the other end of this pipe closes")
     parser.add_argument("--ready-fd", type=int, help="a newline is written here once both doors are open")
     parser.add_argument("--fault", type=FirmwareFault, choices=list(FirmwareFault), help="boot a faulty firmware")
+    parser.add_argument("--fault-socket", type=Path, help="labs only: a third door that makes the device misbehave")
     return parser.parse_args(arguments)
 
 

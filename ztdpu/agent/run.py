@@ -42,7 +42,13 @@ def run_agent(file: Path) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     root = spec.root_of_trust
-    wanted = programs(state_dir=spec.state_dir, secrets_file=root.secrets_file, profile=root.profile, fault=root.fault)
+    wanted = programs(
+        state_dir=spec.state_dir,
+        secrets_file=root.secrets_file,
+        profile=root.profile,
+        fault=root.fault,
+        fault_socket=root.fault_socket,
+    )
     children = start_processes(wanted)
     # gRPC's lines for its own developers do not belong between ours, which are JSON.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -84,14 +84,17 @@ class Child:
     started_s: float
 
 
-def programs(*, state_dir: Path, secrets_file: Path, profile: str, fault: str | None = None) -> Programs:
+def programs(
+    *, state_dir: Path, secrets_file: Path, profile: str, fault: str | None = None, fault_socket: Path | None = None
+) -> Programs:
     """Name the real programs."""
     doors = Doors(spdm_socket=state_dir / "spdm.sock", binding_socket=state_dir / "binding.sock")
     root = (
         sys.executable, "-m", "ztdpu.agent.root_of_trust",
         "--secrets", str(secrets_file), "--profile", profile,
         "--spdm-socket", str(doors.spdm_socket), "--binding-socket", str(doors.binding_socket),
-        *(("--fault", fault) if fault else ()), "--parent-fd",
+        *(("--fault", fault) if fault else ()),
+        *(("--fault-socket", str(fault_socket)) if fault_socket else ()), "--parent-fd",
     )  # fmt: skip
     worker = (sys.executable, "-m", "ztdpu.agent.worker", "--mailbox-fd")
     return Programs(worker=worker, root_of_trust=root, doors=doors)

@@ -43,6 +43,7 @@ OPERATOR_KEY: Final = "operator.key"
 AGENT_FILE: Final = "agent.yaml"
 CONTROL_FILE: Final = "control.yaml"
 DEVICE_SECRETS: Final = "device-secrets.json"
+FAULT_SOCKET: Final = "fault.sock"
 JOIN_TOKEN: Final = "join-token"  # noqa: S105 - a file name
 
 
@@ -164,7 +165,11 @@ def agent_document(plan: LabPlan, device: DevicePlan) -> dict[str, Any]:
         "manufacturerRootsFile": str(paths.public / ROOTS),
         "rosterKeysFile": str(paths.public / ROSTER_KEYS),
         "underlay": {"address": device.underlay_address, "mtuOctets": plan.mtu_octets},
-        "rootOfTrust": {"secretsFile": str(own / DEVICE_SECRETS), "profile": device.profile},
+        "rootOfTrust": {
+            "secretsFile": str(own / DEVICE_SECRETS),
+            "profile": device.profile,
+            "faultSocket": str(own / FAULT_SOCKET),
+        },
         "virtualFunctions": {"factorySocket": str(paths.factory_socket(device.name))},
         "joinTokenFile": str(own / JOIN_TOKEN),
     }

@@ -38,11 +38,18 @@ class BootedDevice:
     blocks: tuple[MeasurementBlock, ...]
 
 
-def boot_device(profile: Profile, secrets: DeviceSecrets, firmware: Firmware, boot: extensions.Boot) -> BootedDevice:
+def boot_device(
+    profile: Profile,
+    secrets: DeviceSecrets,
+    firmware: Firmware,
+    boot: extensions.Boot,
+    *,
+    alias_key: ec.EllipticCurvePrivateKey | None = None,
+) -> BootedDevice:
     """Boot: measure the firmware, derive layer and Alias keys, certify them.
 
     The same arguments give the same keys and the same certificates; any other firmware, counter or
-    nonce gives another Alias.
+    nonce gives another Alias. `alias_key` is for the emulation of a fault: certified instead of the derived one.
 
     Raises:
         ConfigurationError: secrets and profile do not fit each other, or a boot value is out of bounds.
@@ -60,6 +67,8 @@ def boot_device(profile: Profile, secrets: DeviceSecrets, firmware: Firmware, bo
         fwid = compute_fwid(profile, level, blocks)
         cdi = dice.derive_cdi(cdi, _inputs(level, blocks, boot))
         key = dice.derive_key(cdi.attest, profile.curve_name)
+        if alias_key is not None and level.role is LevelRole.ALIAS:
+            key = alias_key
         issuer = build_certificate(
             profile,
             level,

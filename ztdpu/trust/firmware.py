@@ -19,6 +19,7 @@ from ztdpu.trust.spdm.evidence import MeasurementBlock
 
 IMAGE_LIMIT_CHARACTERS: Final = 1024
 _RAW: Final = 0x80
+_ROLLED_BACK_VERSION: Final = "0.9.0"
 # DSP0274 1.2, 10.11.1.4: four u32 words; capabilities first, then the state that is selected of them.
 _MODES_OFFERED: Final = 0b0000_1101
 _DEBUG_OFFERED: Final = 0b0001_1111
@@ -29,7 +30,11 @@ class FirmwareFault(StrEnum):
     """What the emulator can do to its own firmware before it boots."""
 
     FIRMWARE_ALTERED = "firmware-altered"
-    """The NIC firmware is not the one that was shipped."""
+    """The run-time firmware (the NIC's, where there is one) is not the one that was shipped."""
+    FIRMWARE_ROLLBACK = "firmware-rollback"
+    """Every version and security version number is one below what was shipped."""
+    DEBUG_ENABLED = "debug-enabled"
+    """Invasive debug access is on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +62,26 @@ def default_firmware(profile: Profile) -> Firmware:
     return Firmware(components=values)
 
 
-def alter_firmware(firmware: Firmware, fault: FirmwareFault) -> Firmware:
+def alter_firmware(profile: Profile, firmware: Firmware, fault: FirmwareFault) -> Firmware:
     """Give the firmware with a fault in it."""
-    match fault:
-        case FirmwareFault.FIRMWARE_ALTERED:
-            image = firmware.components["nic-firmware"]
-            return Firmware(components={**firmware.components, "nic-firmware": f"{image}, altered"})
+    changed = dict(firmware.components)
+    for spec in profile.measurements:
+        match fault, spec.kind:
+            case FirmwareFault.FIRMWARE_ALTERED, _ if spec == _run_time_firmware(profile):
+                changed[spec.component] = f"{changed[spec.component]}, altered"
+            case FirmwareFault.FIRMWARE_ROLLBACK, MeasurementKind.VERSION:
+                changed[spec.component] = _ROLLED_BACK_VERSION
+            case FirmwareFault.FIRMWARE_ROLLBACK, MeasurementKind.SVN:
+                changed[spec.component] = 0
+            case FirmwareFault.DEBUG_ENABLED, MeasurementKind.DEVICE_MODE:
+                changed[spec.component] = "debug"
+    return Firmware(components=changed)
+
+
+def _run_time_firmware(profile: Profile) -> MeasurementSpec | None:
+    """The firmware that an alteration hits: the NIC's, or the last one that the Alias stands for."""
+    named = profile.component("nic-firmware")
+    return named or profile.measurement(profile.levels[-1].fwid_covers[-1])
 
 
 def measure(profile: Profile, firmware: Firmware) -> tuple[MeasurementBlock, ...]:

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from ztdpu.errors import BindingError, StateError
 from ztdpu.trust import canonical, extensions
 from ztdpu.trust.binding import AGENT_ROLE, BindRequest, KeyBinding, encode_body, sign
-from ztdpu.trust.boot import boot_device
+from ztdpu.trust.boot import BootedDevice, boot_device
 from ztdpu.trust.firmware import Firmware
 from ztdpu.trust.manufacture import DeviceSecrets
 from ztdpu.trust.profile import Profile
@@ -33,7 +33,7 @@ _REFUSED: Final = "refused"
 class RootOfTrust(Protocol):
     """What ztdpu needs of a device's hardware."""
 
-    def open_session(self) -> SpdmSession:
+    def open_session(self) -> Session:
         """Door one: an SPDM session for one more requester, so that two do not disturb each other."""
         ...
 
@@ -60,6 +60,7 @@ class EmulatedRoot:
         boot_nonce: bytes,
         random: Callable[[int], bytes],
         clock: Callable[[], float] | None = None,
+        alias_key: ec.EllipticCurvePrivateKey | None = None,
     ) -> None:
         """Boot the device; only the Alias key and public things are kept.
 
@@ -71,13 +72,14 @@ class EmulatedRoot:
             boot_nonce: 16 fresh octets.
             random: gives that many fresh octets, for nonces of signed answers.
             clock: seconds that do not go back, for measurements that are slow; None: nothing is.
+            alias_key: of another boot, to emulate a fault; None: the one that this boot derives.
 
         Raises:
             ConfigurationError: secrets, profile and firmware do not fit each other.
 
         """
         boot = extensions.Boot(counter=boot_counter, nonce=boot_nonce)
-        self._device = boot_device(profile, secrets, firmware, boot)
+        self._device = boot_device(profile, secrets, firmware, boot, alias_key=alias_key)
         self._random = random
         self._clock = clock
         self._sequence = 0
@@ -103,10 +105,15 @@ class EmulatedRoot:
         """Which boot this is."""
         return self._device.boot
 
-    def open_session(self) -> SpdmSession:
-        """Door one (see RootOfTrust)."""
+    @property
+    def device(self) -> BootedDevice:
+        """What runs, the Alias key among it: for `faults`, which makes it misbehave."""
+        return self._device
+
+    def open_session(self, kind: type[Responder] = Responder) -> SpdmSession:
+        """Door one (see RootOfTrust); `kind` is for `faults`."""
         device = self._device
-        responder = Responder(
+        responder = kind(
             profile=device.profile, certificates=device.certificates, key=device.alias_key, blocks=device.blocks
         )
         return SpdmSession(responder, self._random, self._clock)
@@ -138,8 +145,16 @@ class EmulatedRoot:
         return sign(body, self._device.alias_key)
 
 
-class SpdmSession:
+class Session(Protocol):
     """Door one for one requester."""
+
+    def answer(self, request: bytes) -> bytes:
+        """Answer one SPDM request; never raises for what it says. Nothing: a broken device does not answer."""
+        ...
+
+
+class SpdmSession:
+    """A session of an emulated device."""
 
     def __init__(
         self, responder: Responder, random: Callable[[int], bytes], clock: Callable[[], float] | None = None
