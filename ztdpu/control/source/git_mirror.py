@@ -7,6 +7,7 @@ hashes of objects are checked by `policy.git.objects`.
 from __future__ import annotations
 
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -17,13 +18,14 @@ from pathlib import Path
 from typing import Final
 
 from ztdpu.control.configuration import GitPolicy
-from ztdpu.control.source.git_process import Git
+from ztdpu.control.source.git_process import FETCH_LIMIT_OCTETS, Git
 from ztdpu.errors import CommitContentError, CommitError, StateError, UnreachableError
 
 MIRROR_LIMIT_OCTETS: Final = 512 * 1024 * 1024
 TIP_REF: Final = "refs/ztdpu/tip"
 ACCEPTED_REF: Final = "refs/ztdpu/accepted"
 _HEADER_LIMIT_OCTETS: Final = 256
+_FSCK: Final = re.compile(r"fsck error|error: object [0-9a-f]+: ")
 
 
 class GitMirror:
@@ -63,9 +65,9 @@ class GitMirror:
         words += ["--no-show-forced-updates", "--quiet", "--", policy.repository, f"+{policy.ref}:{TIP_REF}"]
         try:
             self._git.run([self._where, *words], deadline=deadline)
-        except UnreachableError:
+        except UnreachableError as error:
             self._clear_rests()
-            raise
+            raise _content_error(error) or error from None
         self._check_size()
         tip = self._git.run([self._where, "rev-parse", "--verify", "--end-of-options", TIP_REF], deadline=deadline)
         return tip.decode("ascii", errors="replace").strip()
@@ -119,6 +121,18 @@ class GitMirror:
                 f"the branch needs {octets // 2**20} MiB, at most {MIRROR_LIMIT_OCTETS // 2**20} are kept",
                 remedy="keep policy in a repository of its own",
             )
+
+
+def _content_error(error: UnreachableError) -> CommitContentError | None:
+    """What git did not take in because of what it is, which is no matter of reaching the repository."""
+    if "died of signal" in error.message:
+        return CommitContentError(
+            f"the branch needs more than {FETCH_LIMIT_OCTETS // 2**20} MiB at once",
+            remedy="keep policy in a repository of its own",
+        )
+    if _FSCK.search(error.message):
+        return CommitContentError(error.message, remedy="git fsck --strict in the repository tells more")
+    return None
 
 
 class GitObjects:

@@ -48,7 +48,7 @@ def git_command(policy: GitPolicy, words: Sequence[str]) -> list[str]:
     settings = _SETTINGS | {f"protocol.{scheme(policy)}.allow": "always"}
     options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
     blocks = FETCH_LIMIT_OCTETS // 512
-    return ["/bin/sh", "-c", f'ulimit -f {blocks} -c 0 && exec git "$@"', "git", *options, *words]
+    return ["/bin/sh", "-c", f'ulimit -f {blocks} && ulimit -c 0 && exec git "$@"', "git", *options, *words]
 
 
 def scheme(policy: GitPolicy) -> str:

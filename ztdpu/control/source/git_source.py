@@ -147,7 +147,15 @@ class GitSource:
     def _bring_tip(self) -> str:
         tip = self._mirror.find_tip()
         if tip != self._tip_in_mirror:
-            tip = self._tip_in_mirror = self._mirror.fetch()
+            fetched = self._mirror.fetch()
+            # git leaves the old tip and is content when the repository is shallow; a push in between is no such thing.
+            if fetched not in (tip, self._mirror.find_tip()):
+                raise CommitHistoryError(
+                    "cannot be fetched",
+                    remedy="a shallow clone cannot be verified: `git fetch --unshallow` there",
+                    where=Location(file=f"commit {tip[:12]}", line=0),
+                )
+            tip = self._tip_in_mirror = fetched
         return tip
 
     def _read_revoked(self) -> frozenset[str]:

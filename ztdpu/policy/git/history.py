@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ztdpu.errors import CommitError, CommitHistoryError, Location
+from ztdpu.errors import CommitContentError, CommitError, CommitHistoryError, Location
 from ztdpu.policy.git.objects import Commit, Objects, diff_trees, place, read_commit
 from ztdpu.policy.git.trust import TRUST_FILES, Trust, read_trust
 
@@ -169,7 +169,7 @@ def _judge_side(objects: Objects, before: Commit, commit: Commit, trust: Trust, 
         try:
             _judge_one(objects, parent_tree, side, trust, moment)
         except CommitError as error:
-            raise _InCommit(side).explain(error, f", which {commit.short} merges,") from None
+            raise _InCommit(side).explain(error, f"merged by {commit.short}") from None
         waiting.extend(side.parents)
     return judged
 
@@ -192,6 +192,8 @@ def _ancestors(objects: Objects, commit: Commit) -> set[str]:
 def _read_linked(objects: Objects, commit_id: str) -> Commit:
     try:
         return read_commit(objects, commit_id)
+    except CommitContentError:
+        raise
     except CommitError as error:
         raise CommitHistoryError(
             f"cannot be read: {error.message}",
@@ -209,9 +211,10 @@ class _InCommit:
     def explain(self, error: CommitError, more: str = "") -> CommitError:
         name = f"commit {self.commit.short}"
         if error.where is None:
-            message, where = f"{more.strip(', ')} {error.message}".strip(), Location(file=name, line=0)
+            message = f"({more}) {error.message}" if more else error.message
+            where = Location(file=name, line=0)
         elif error.where.file.startswith("commit "):
             return error
         else:
-            message, where = f"(in {name}{more.rstrip(',')}) {error.message}", error.where
+            message, where = f"(in {', '.join(filter(None, (name, more)))}) {error.message}", error.where
         return type(error)(message, remedy=error.remedy, where=where)
