@@ -45,7 +45,7 @@ bench: $(READY) ## Throughput, latency, CPU, attestation, policy on this machine
 
 test: $(READY) ## All tests, with real namespaces where that is claimed. ARGS are pytest's.
 	@sh deploy/setup-system.sh verify
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 soak: $(READY) ## Further moments and rounds of what `make test` tries once.
 	@sh deploy/setup-system.sh verify
