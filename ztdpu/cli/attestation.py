@@ -13,6 +13,7 @@ import typer
 
 from ztdpu.cli.connection import ServerOption, as_age, as_time, connect
 from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
+from ztdpu.cli.probe import probe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ DIGEST_SHOWN: Final = 12
 COLUMNS: Final = ("place", "component", "result", "seen", "expected", "source")
 
 NameArgument = Annotated[str, typer.Argument(help="Name of the device.")]
+app.command()(probe)
 
 
 @app.callback()

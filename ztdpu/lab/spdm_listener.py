@@ -8,35 +8,15 @@ once. Door one alone: nobody binds keys through it.
 from __future__ import annotations
 
 import asyncio
-from ipaddress import ip_address
 from typing import Final
 
-from ztdpu.errors import SpdmError, UsageError
+from ztdpu.errors import SpdmError
 from ztdpu.trust.root import RootOfTrust, Session
-from ztdpu.trust.spdm.framing import CLIENT_HELLO, DEFAULT_PORT, SERVER_HELLO, Command, Frame, FrameReader, wrap
+from ztdpu.trust.spdm.framing import CLIENT_HELLO, SERVER_HELLO, Command, Frame, FrameReader, wrap
 
 CONNECTIONS_LIMIT: Final = 16
 IDLE_LIMIT_S: Final = 30.0
 _READ_OCTETS: Final = 4096
-
-
-def read_address(text: str, *, loopback_only: bool) -> tuple[str, int]:
-    """Read `HOST:PORT`, `[HOST]:PORT` or `HOST`; UsageError when it is no address or not a loopback one."""
-    host, separator, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
-    if not separator or (host.count(":") and not host.startswith("[")):
-        host, port = text, str(DEFAULT_PORT)
-    try:
-        address, number = ip_address(host.strip("[]")), int(port)
-    except ValueError:
-        raise UsageError(f"{text!r} is no address", remedy=f"like 127.0.0.1:{DEFAULT_PORT}") from None
-    if not 0 <= number <= 65535:
-        raise UsageError(f"port {number} is out of bounds", remedy=f"like 127.0.0.1:{DEFAULT_PORT}")
-    if loopback_only and not address.is_loopback:
-        raise UsageError(
-            f"{address} is not a loopback address, and SPDM over TCP has no access control",
-            remedy="listen on 127.0.0.1, or say --any-address",
-        )
-    return str(address), number
 
 
 class Listener:
