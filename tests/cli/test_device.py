@@ -64,7 +64,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 for name in ("dpu-0", "dpu-1")
             ),
             networks=tuple(
-                RosterNetwork(tenant=tenant, network_id=secrets.token_bytes(16), generation=1) for tenant in tenants
+                RosterNetwork(tenant=name, network_id=secrets.token_bytes(16), generation=1, members=members)
+                for name, members in (("blue", ()), ("green", ()), ("red", ()), ("blue-green", ("blue", "green")))
             ),
         )
     )
@@ -108,7 +109,7 @@ def test_list_has_its_columns(run: Run) -> None:
     answer = run("device", "list")
     assert answer.returncode == 0, answer.stderr
     head, *rows = answer.stdout.splitlines()
-    assert head.split() == ["NAME", "READY", "STATE", "LEASE", "POLICY", "EPOCH", "AGE"]
+    assert head.split() == ["NAME", "READY", "STATE", "TIER", "LEASE", "POLICY", "KEY", "EPOCH", "AGE"]
     assert [row.split()[:3] for row in rows] == [["dpu-0", "no", "pending"], ["dpu-1", "no", "pending"]]
 
 
@@ -120,8 +121,14 @@ def test_lists_are_json_on_demand(noun: str, run: Run) -> None:
 
 
 def test_show_is_a_tree_and_json(run: Run) -> None:
-    assert "not pinned yet" in run("device", "show", "dpu-0").stdout
-    assert json.loads(run("device", "show", "dpu-0", "-o", "json").stdout)["name"] == "dpu-0"
+    sheet = run("device", "show", "dpu-0").stdout
+    assert "not pinned yet" in sheet
+    assert "├─ NO  enrolled" in sheet
+    assert "waits for a join token" in sheet
+    assert "└─ NO  ready" in sheet
+    document = json.loads(run("device", "show", "dpu-0", "-o", "json").stdout)
+    assert (document["name"], document["findings"]) == ("dpu-0", [])
+    assert {one["name"] for one in document["conditions"]} >= {"attested", "leased", "ready"}
     assert "blue-0" in run("tenant", "show", "blue").stdout
     assert "10.1.0.10" in run("endpoint", "show", "blue-0").stdout
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 from ztdpu.control.authorisation import Access, Caller, Role, Scope
@@ -27,6 +28,32 @@ async def test_late_evidence_is_told_before_the_lease_ends(
         while "not attested for" not in (await admin.get_device("dpu-0")).waiting_for:
             await asyncio.sleep(0.1)
     assert (await admin.get_device("dpu-0")).lease_s > 0
+
+
+async def test_conditions_say_since_when_why_and_what_comes_next(make_agent, open_stream, admin) -> None:
+    before = {one.name: one for one in (await admin.get_device("dpu-0")).conditions}
+    assert list(before) == [
+        "enrolled", "attested", "bound", "identity", "leased", "connected", "policy", "keys", "ready",
+    ]  # fmt: skip
+    assert not any(one.met for one in before.values())
+    assert "join token" in before["enrolled"].next
+    agent = await make_agent()
+    await agent.attest()
+    await open_stream(agent)
+    status = await admin.get_device("dpu-0")
+    after = {one.name: one for one in status.conditions}
+    assert [name for name, one in after.items() if not one.met] == ["policy", "keys", "ready"]
+    assert status.next == after["leased"].next == "stale without fresh evidence"
+    assert 50_000 < status.deadline_unix_ms - time.time() * 1000 <= 60_000
+    assert after["identity"].deadline_unix_ms > status.deadline_unix_ms
+    assert "should enforce" in after["policy"].reason
+    await admin.revoke_device("dpu-0", reason="stolen")
+    status = await admin.get_device("dpu-0")
+    assert (status.deadline_unix_ms, status.next) == (0, "stays revoked until an operator restores it")
+    revoked = {one.name: one for one in status.conditions}
+    assert "stolen" in revoked["leased"].reason
+    assert not revoked["identity"].met
+    assert not revoked["bound"].met
 
 
 async def test_endpoints_are_ready_with_their_device(

@@ -10,20 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ztdpu.cli.connection import ServerOption, as_age, as_time, connect
+from ztdpu.cli.device_sheet import device_sheet, in_time
 from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
 from ztdpu.cli.report import say
-from ztdpu.errors import UsageError
+from ztdpu.errors import PermissionDeniedError, StateError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ztdpu.model.administration import BlastRadius, DeviceChange
+    from ztdpu.model.attestation import Finding
     from ztdpu.model.device import DeviceStatus
+    from ztdpu.rpc.client import ControlClient
 
 app = typer.Typer(help="List, show, revoke, quarantine and restore devices.", no_args_is_help=True)
 
-COLUMNS = ("name", "ready", "state", "lease", "policy", "epoch", "age")
-WIDE = ("tier", "underlay", "profile", "boot", "version", "reason")
+COLUMNS = ("name", "ready", "state", "tier", "lease", "policy", "key_epoch", "age")
+WIDE = ("underlay", "profile", "boot", "version", "next", "reason")
 
 NameArgument = Annotated[str, typer.Argument(help="Name of the device, such as dpu-0.")]
 
@@ -51,8 +54,8 @@ RequestOption = Annotated[
 def list_devices(server: ServerOption = None, output: FormatOption = Format.TABLE) -> None:
     """List devices and how they stand.
 
-    POLICY is the revision of the tables that a device enforces, and the one that it should enforce when that is
-    another. LEASE is what is left of it. EPOCH is the newest key epoch of its tenants.
+    POLICY is the revision of the tables that a device enforces; ACKED/WANTED when it should enforce another. LEASE is
+    what is left of it. KEY EPOCH is what it uses for its tenants' networks. AGE is since when it is in its state.
     """
     with connect(server) as client:
         devices = client.list_devices()
@@ -87,65 +90,39 @@ def device_row(one: DeviceStatus) -> dict[str, Any]:
         "state": str(one.state),
         "tier": one.tier,
         "lease": f"{one.lease_s:.0f}s" if one.lease_s else "-",
-        "policy": applied if one.revision_applied == one.revision_wanted else f"{applied}, wants {wanted}",
-        "epoch": ",".join(map(str, epochs)),
+        "policy": applied if one.revision_applied == one.revision_wanted else f"{applied}/{wanted}",
+        "key_epoch": ",".join(map(str, epochs)),
         "age": as_age(one.since_unix_ms),
         "underlay": one.underlay_address,
         "profile": one.profile,
         "boot": one.boot_counter,
         "version": one.version,
+        "next": f"{one.next}{in_time(one.deadline_unix_ms)}",
         "reason": one.reason,
     }
 
 
 @app.command()
 def show(name: NameArgument, server: ServerOption = None, output: FormatOption = Format.TABLE) -> None:
-    """Show everything about one device."""
+    """Show what a device is and is not, since when, why and what comes next; and what its last evidence showed."""
     with connect(server) as client:
         device = client.get_device(name)
+        findings = _findings(client, device)
     if output in (Format.JSON, Format.YAML):
-        print_document(dataclasses.asdict(device), output=output)
+        document = dataclasses.asdict(device) | {"findings": [dataclasses.asdict(one) for one in findings]}
+        print_document(document, output=output)
         return
-    print("\n".join(_sheet(device)))
+    print("\n".join(device_sheet(device, findings)))
 
 
-def _sheet(one: DeviceStatus) -> list[str]:
-    """One line a fact, never wrapped: an id that is cut in two cannot be copied or searched for."""
-    ready = "yes" if one.ready else f"no: {one.waiting_for or 'no lease'}"
-    return [
-        f"{one.name}: {one.state} since {as_time(one.since_unix_ms)} ({as_age(one.since_unix_ms)})",
-        f"  reason       {one.reason}",
-        f"  ready        {ready}",
-        f"  lease        {f'{one.lease_s:.1f} s left' if one.lease_s else 'none'}",
-        f"  attested     {_attested(one)}",
-        f"  version      {one.version}",
-        "trust",
-        f"  tier         {one.tier}",
-        f"  profile      {one.profile}, boot {one.boot_counter}",
-        f"  DeviceID     {one.device_id_sha256 or 'not pinned yet'}",
-        f"  key binding  {one.binding_sha256 or 'none'}",
-        "policy",
-        f"  tenants      {', '.join(one.tenants) or 'none'}",
-        f"  wanted       {one.revision_wanted}",
-        f"  applied      {one.revision_applied or 'none'}",
-        f"  generation   {one.generation_wanted} wanted, {one.generation_applied} applied",
-        f"  key epochs   {', '.join(f'{t} {e}' for t, e in sorted(one.key_epochs.items())) or 'none'}",
-        "traffic",
-        f"  underlay     {one.underlay_address}, agent {'connected' if one.connected else 'not connected'} to control",
-        f"  sealed       {one.sealed_packets} packets",
-        f"  opened       {one.opened_packets} packets",
-        *(
-            f"  {reason:<12} {count} packets"
-            for reason, count in sorted(one.packets_by_reason.items(), key=lambda pair: -pair[1])
-        ),
-    ]
-
-
-def _attested(one: DeviceStatus) -> str:
-    if not one.appraised_unix_ms:
-        return "never"
-    late = f"; {_late(one)}" if _late(one) else ""
-    return f"{as_age(one.appraised_unix_ms)} ago{late}"
+def _findings(client: ControlClient, device: DeviceStatus) -> tuple[Finding, ...]:
+    """Of the last appraisal; none before the first, or for whom may not read them."""
+    if not device.appraised_unix_ms:
+        return ()
+    try:
+        return client.get_attestation(device.name).findings
+    except (StateError, PermissionDeniedError):
+        return ()
 
 
 def _late(one: DeviceStatus) -> str:
@@ -273,17 +250,29 @@ def _ask(question: str) -> None:
 
 
 def _print_radius(verb: str, name: str, radius: BlastRadius) -> None:
-    print(f"to {verb} {name} cuts off:", file=sys.stderr)
+    whom = f"tenant{'s' if len(radius.tenants) > 1 else ''} {', '.join(radius.tenants)}" if radius.tenants else "nobody"
+    print(
+        f"to {verb} {name} cuts off {_count(radius.endpoints, 'endpoint')} of {whom}; "
+        f"{_count(radius.peers, 'peer')} {'lose' if len(radius.peers) != 1 else 'loses'} it",
+        file=sys.stderr,
+    )
     print(f"  endpoints  {', '.join(radius.endpoints) or 'none'}", file=sys.stderr)
     print(f"  tenants    {', '.join(radius.tenants) or 'none'} (they keep their endpoints elsewhere)", file=sys.stderr)
     print(f"  peers      {', '.join(radius.peers) or 'none'}", file=sys.stderr)
+
+
+def _count(names: tuple[str, ...], noun: str) -> str:
+    return f"{len(names)} {noun}{'' if len(names) == 1 else 's'}"
 
 
 def _print_change(change: DeviceChange, output: Format) -> None:
     if output in (Format.JSON, Format.YAML):
         print_document(dataclasses.asdict(change), output=output)
         return
-    print(f"{change.device.name} is {change.device.state} (generation {change.generation})")
+    at = f", acknowledged {as_time(change.acknowledged_unix_ns // 1_000_000)}"
+    print(f"{change.device.name} is {change.device.state} (generation {change.generation}){at}")
     for peer in change.peers:
-        took = f"applied after {peer.duration_ms:.1f} ms" if peer.applied else "no answer within 1 s: its lease ends it"
+        took = (
+            f"applied it {peer.duration_ms:.1f} ms later" if peer.applied else "no answer within 1 s: its lease ends it"
+        )
         print(f"  {peer.device}  {took}")

@@ -172,6 +172,10 @@ class Connection:
     worker_instance: bytes = b""
     since_unix_ms: int = 0
     """When the stream was opened."""
+    applied_since_unix_ms: int = 0
+    """Since when it enforces what it enforces."""
+    ready_since_unix_ms: int = 0
+    """Since when it is ready, or is not."""
     outbox: Outbox = field(default_factory=Outbox)
     applied_generation: int = 0
     applied_revision: bytes = b""

@@ -10,6 +10,7 @@ from typing import Final
 
 from ztdpu.control import leases
 from ztdpu.control.authorisation import Access, Scope
+from ztdpu.control.conditions import list_conditions, next_of
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.hub import Connection
 from ztdpu.control.leases import Instant
@@ -41,12 +42,17 @@ def view_device(fleet: Fleet, device: str) -> DeviceStatus:
     applied = connection.applied_revision if connection else b""
     tenants = {network.network_id.hex(): tenant for tenant, network in fleet.desired.networks.items()}
     epochs = connection.key_epochs if connection else {}
+    is_ready = bool(connection and connection.ready and lease_ms and applied == tables.revision)
+    following = next_of(fleet, record, now)
     return DeviceStatus(
         name=device,
         state=state,
         since_unix_ms=record.since_unix_ms,
         reason=record.reason,
-        ready=bool(connection and connection.ready and lease_ms and applied == tables.revision),
+        ready=is_ready,
+        deadline_unix_ms=0 if following.in_ms is None else now.unix_ms + following.in_ms,
+        next=following.what,
+        conditions=list_conditions(fleet, device, is_ready=is_ready),
         tier=record.tier,
         lease_s=lease_ms / 1000,
         generation_wanted=fleet.config_generation.get(device, 0),
@@ -81,6 +87,7 @@ def view_device_for(fleet: Fleet, device: str, access: Access) -> DeviceStatus:
     return replace(
         status,
         reason="",
+        conditions=tuple(replace(one, reason="") for one in status.conditions),
         tenants=tuple(tenant for tenant in status.tenants if access.sees_tenant(tenant)),
         key_epochs={tenant: epoch for tenant, epoch in status.key_epochs.items() if access.sees_tenant(tenant)},
         packets_by_reason={},

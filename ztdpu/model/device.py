@@ -19,6 +19,23 @@ class DeviceState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One thing that must be so before a device is ready."""
+
+    name: str
+    """`enrolled`, `attested`, `bound`, `identity`, `leased`, `connected`, `policy`, `keys`, `ready`."""
+    met: bool
+    since_unix_ms: int = 0
+    """Since when it is so, or is not; 0: not known."""
+    reason: str = ""
+    """Why, in one phrase."""
+    deadline_unix_ms: int = 0
+    """When it ends, or is due, if nobody does anything; 0: nothing happens by itself."""
+    next: str = ""
+    """What happens then, or who must act."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceStatus:
     """One device as admins see it."""
 
@@ -58,3 +75,9 @@ class DeviceStatus:
     packets_by_reason: dict[str, int] = field(default_factory=dict)
     sealed_packets: int = 0
     opened_packets: int = 0
+    deadline_unix_ms: int = 0
+    """When `next` happens; 0: nothing happens by itself."""
+    next: str = ""
+    """What becomes of the state if nobody does anything, or who must act."""
+    conditions: tuple[Condition, ...] = ()
+    """In the order in which a device meets them."""

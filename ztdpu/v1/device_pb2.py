@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15ztdpu/v1/device.proto\x12\x08ztdpu.v1\"\x14\n\x12ListDevicesRequest\"L\n\x13ListDevicesResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12!\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x10.ztdpu.v1.Device\" \n\x10GetDeviceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\xce\x05\n\x06\x44\x65vice\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x15\n\rsince_unix_ms\x18\x03 \x01(\x03\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\r\n\x05ready\x18\x05 \x01(\x08\x12\x0c\n\x04tier\x18\x06 \x01(\t\x12\x10\n\x08lease_ms\x18\x07 \x01(\x03\x12\x19\n\x11generation_wanted\x18\x08 \x01(\x04\x12\x1a\n\x12generation_applied\x18\t \x01(\x04\x12\x33\n\nkey_epochs\x18\n \x03(\x0b\x32\x1f.ztdpu.v1.Device.KeyEpochsEntry\x12\x18\n\x10underlay_address\x18\x0b \x01(\t\x12\x0f\n\x07profile\x18\x0c \x01(\t\x12\x18\n\x10\x64\x65vice_id_sha256\x18\r \x01(\t\x12\x14\n\x0c\x62oot_counter\x18\x0e \x01(\x04\x12\x0f\n\x07version\x18\x0f \x01(\x04\x12\x11\n\tconnected\x18\x10 \x01(\x08\x12\x13\n\x0bwaiting_for\x18\x11 \x01(\t\x12\x17\n\x0frevision_wanted\x18\x12 \x01(\t\x12\x18\n\x10revision_applied\x18\x13 \x01(\t\x12\x16\n\x0e\x62inding_sha256\x18\x14 \x01(\t\x12\x0f\n\x07tenants\x18\x15 \x03(\t\x12@\n\x11packets_by_reason\x18\x16 \x03(\x0b\x32%.ztdpu.v1.Device.PacketsByReasonEntry\x12\x16\n\x0esealed_packets\x18\x17 \x01(\x04\x12\x16\n\x0eopened_packets\x18\x18 \x01(\x04\x12\x19\n\x11\x61ppraised_unix_ms\x18\x19 \x01(\x03\x1a\x30\n\x0eKeyEpochsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x36\n\x14PacketsByReasonEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"Y\n\x16\x43reateJoinTokenRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05ttl_s\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"C\n\tJoinToken\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x17\n\x0f\x65xpires_unix_ms\x18\x03 \x01(\x03\"\x8a\x01\n\x13\x43hangeDeviceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x18\n\x10\x65xpected_version\x18\x04 \x01(\x04\x12\x0f\n\x07\x64ry_run\x18\x05 \x01(\x08\x12\x16\n\x0e\x61llow_rollback\x18\x06 \x01(\x08\"\xc5\x01\n\x14\x43hangeDeviceResponse\x12 \n\x06\x64\x65vice\x18\x01 \x01(\x0b\x32\x10.ztdpu.v1.Device\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x1c\n\x14\x61\x63knowledged_unix_ns\x18\x03 \x01(\x03\x12,\n\x05peers\x18\x04 \x03(\x0b\x32\x1d.ztdpu.v1.PeerAcknowledgement\x12+\n\x0c\x62last_radius\x18\x05 \x01(\x0b\x32\x15.ztdpu.v1.BlastRadius\"K\n\x13PeerAcknowledgement\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\x0f\n\x07\x61pplied\x18\x02 \x01(\x08\x12\x13\n\x0b\x64uration_ms\x18\x03 \x01(\x01\"@\n\x0b\x42lastRadius\x12\x11\n\tendpoints\x18\x01 \x03(\t\x12\x0f\n\x07tenants\x18\x02 \x03(\t\x12\r\n\x05peers\x18\x03 \x03(\t2\xd2\x03\n\rDeviceService\x12J\n\x0bListDevices\x12\x1c.ztdpu.v1.ListDevicesRequest\x1a\x1d.ztdpu.v1.ListDevicesResponse\x12\x39\n\tGetDevice\x12\x1a.ztdpu.v1.GetDeviceRequest\x1a\x10.ztdpu.v1.Device\x12H\n\x0f\x43reateJoinToken\x12 .ztdpu.v1.CreateJoinTokenRequest\x1a\x13.ztdpu.v1.JoinToken\x12M\n\x0cRevokeDevice\x12\x1d.ztdpu.v1.ChangeDeviceRequest\x1a\x1e.ztdpu.v1.ChangeDeviceResponse\x12Q\n\x10QuarantineDevice\x12\x1d.ztdpu.v1.ChangeDeviceRequest\x1a\x1e.ztdpu.v1.ChangeDeviceResponse\x12N\n\rRestoreDevice\x12\x1d.ztdpu.v1.ChangeDeviceRequest\x1a\x1e.ztdpu.v1.ChangeDeviceResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15ztdpu/v1/device.proto\x12\x08ztdpu.v1\"\x14\n\x12ListDevicesRequest\"L\n\x13ListDevicesResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12!\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x10.ztdpu.v1.Device\" \n\x10GetDeviceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x9f\x06\n\x06\x44\x65vice\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x15\n\rsince_unix_ms\x18\x03 \x01(\x03\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\r\n\x05ready\x18\x05 \x01(\x08\x12\x0c\n\x04tier\x18\x06 \x01(\t\x12\x10\n\x08lease_ms\x18\x07 \x01(\x03\x12\x19\n\x11generation_wanted\x18\x08 \x01(\x04\x12\x1a\n\x12generation_applied\x18\t \x01(\x04\x12\x33\n\nkey_epochs\x18\n \x03(\x0b\x32\x1f.ztdpu.v1.Device.KeyEpochsEntry\x12\x18\n\x10underlay_address\x18\x0b \x01(\t\x12\x0f\n\x07profile\x18\x0c \x01(\t\x12\x18\n\x10\x64\x65vice_id_sha256\x18\r \x01(\t\x12\x14\n\x0c\x62oot_counter\x18\x0e \x01(\x04\x12\x0f\n\x07version\x18\x0f \x01(\x04\x12\x11\n\tconnected\x18\x10 \x01(\x08\x12\x13\n\x0bwaiting_for\x18\x11 \x01(\t\x12\x17\n\x0frevision_wanted\x18\x12 \x01(\t\x12\x18\n\x10revision_applied\x18\x13 \x01(\t\x12\x16\n\x0e\x62inding_sha256\x18\x14 \x01(\t\x12\x0f\n\x07tenants\x18\x15 \x03(\t\x12@\n\x11packets_by_reason\x18\x16 \x03(\x0b\x32%.ztdpu.v1.Device.PacketsByReasonEntry\x12\x16\n\x0esealed_packets\x18\x17 \x01(\x04\x12\x16\n\x0eopened_packets\x18\x18 \x01(\x04\x12\x19\n\x11\x61ppraised_unix_ms\x18\x19 \x01(\x03\x12\x18\n\x10\x64\x65\x61\x64line_unix_ms\x18\x1a \x01(\x03\x12\x0c\n\x04next\x18\x1b \x01(\t\x12\'\n\nconditions\x18\x1c \x03(\x0b\x32\x13.ztdpu.v1.Condition\x1a\x30\n\x0eKeyEpochsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x36\n\x14PacketsByReasonEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"u\n\tCondition\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03met\x18\x02 \x01(\x08\x12\x15\n\rsince_unix_ms\x18\x03 \x01(\x03\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x18\n\x10\x64\x65\x61\x64line_unix_ms\x18\x05 \x01(\x03\x12\x0c\n\x04next\x18\x06 \x01(\t\"Y\n\x16\x43reateJoinTokenRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05ttl_s\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"C\n\tJoinToken\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x17\n\x0f\x65xpires_unix_ms\x18\x03 \x01(\x03\"\x8a\x01\n\x13\x43hangeDeviceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x18\n\x10\x65xpected_version\x18\x04 \x01(\x04\x12\x0f\n\x07\x64ry_run\x18\x05 \x01(\x08\x12\x16\n\x0e\x61llow_rollback\x18\x06 \x01(\x08\"\xc5\x01\n\x14\x43hangeDeviceResponse\x12 \n\x06\x64\x65vice\x18\x01 \x01(\x0b\x32\x10.ztdpu.v1.Device\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x1c\n\x14\x61\x63knowledged_unix_ns\x18\x03 \x01(\x03\x12,\n\x05peers\x18\x04 \x03(\x0b\x32\x1d.ztdpu.v1.PeerAcknowledgement\x12+\n\x0c\x62last_radius\x18\x05 \x01(\x0b\x32\x15.ztdpu.v1.BlastRadius\"K\n\x13PeerAcknowledgement\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\x0f\n\x07\x61pplied\x18\x02 \x01(\x08\x12\x13\n\x0b\x64uration_ms\x18\x03 \x01(\x01\"@\n\x0b\x42lastRadius\x12\x11\n\tendpoints\x18\x01 \x03(\t\x12\x0f\n\x07tenants\x18\x02 \x03(\t\x12\r\n\x05peers\x18\x03 \x03(\t2\xd2\x03\n\rDeviceService\x12J\n\x0bListDevices\x12\x1c.ztdpu.v1.ListDevicesRequest\x1a\x1d.ztdpu.v1.ListDevicesResponse\x12\x39\n\tGetDevice\x12\x1a.ztdpu.v1.GetDeviceRequest\x1a\x10.ztdpu.v1.Device\x12H\n\x0f\x43reateJoinToken\x12 .ztdpu.v1.CreateJoinTokenRequest\x1a\x13.ztdpu.v1.JoinToken\x12M\n\x0cRevokeDevice\x12\x1d.ztdpu.v1.ChangeDeviceRequest\x1a\x1e.ztdpu.v1.ChangeDeviceResponse\x12Q\n\x10QuarantineDevice\x12\x1d.ztdpu.v1.ChangeDeviceRequest\x1a\x1e.ztdpu.v1.ChangeDeviceResponse\x12N\n\rRestoreDevice\x12\x1d.ztdpu.v1.ChangeDeviceRequest\x1a\x1e.ztdpu.v1.ChangeDeviceResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,23 +42,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETDEVICEREQUEST']._serialized_start=135
   _globals['_GETDEVICEREQUEST']._serialized_end=167
   _globals['_DEVICE']._serialized_start=170
-  _globals['_DEVICE']._serialized_end=888
-  _globals['_DEVICE_KEYEPOCHSENTRY']._serialized_start=784
-  _globals['_DEVICE_KEYEPOCHSENTRY']._serialized_end=832
-  _globals['_DEVICE_PACKETSBYREASONENTRY']._serialized_start=834
-  _globals['_DEVICE_PACKETSBYREASONENTRY']._serialized_end=888
-  _globals['_CREATEJOINTOKENREQUEST']._serialized_start=890
-  _globals['_CREATEJOINTOKENREQUEST']._serialized_end=979
-  _globals['_JOINTOKEN']._serialized_start=981
-  _globals['_JOINTOKEN']._serialized_end=1048
-  _globals['_CHANGEDEVICEREQUEST']._serialized_start=1051
-  _globals['_CHANGEDEVICEREQUEST']._serialized_end=1189
-  _globals['_CHANGEDEVICERESPONSE']._serialized_start=1192
-  _globals['_CHANGEDEVICERESPONSE']._serialized_end=1389
-  _globals['_PEERACKNOWLEDGEMENT']._serialized_start=1391
-  _globals['_PEERACKNOWLEDGEMENT']._serialized_end=1466
-  _globals['_BLASTRADIUS']._serialized_start=1468
-  _globals['_BLASTRADIUS']._serialized_end=1532
-  _globals['_DEVICESERVICE']._serialized_start=1535
-  _globals['_DEVICESERVICE']._serialized_end=2001
+  _globals['_DEVICE']._serialized_end=969
+  _globals['_DEVICE_KEYEPOCHSENTRY']._serialized_start=865
+  _globals['_DEVICE_KEYEPOCHSENTRY']._serialized_end=913
+  _globals['_DEVICE_PACKETSBYREASONENTRY']._serialized_start=915
+  _globals['_DEVICE_PACKETSBYREASONENTRY']._serialized_end=969
+  _globals['_CONDITION']._serialized_start=971
+  _globals['_CONDITION']._serialized_end=1088
+  _globals['_CREATEJOINTOKENREQUEST']._serialized_start=1090
+  _globals['_CREATEJOINTOKENREQUEST']._serialized_end=1179
+  _globals['_JOINTOKEN']._serialized_start=1181
+  _globals['_JOINTOKEN']._serialized_end=1248
+  _globals['_CHANGEDEVICEREQUEST']._serialized_start=1251
+  _globals['_CHANGEDEVICEREQUEST']._serialized_end=1389
+  _globals['_CHANGEDEVICERESPONSE']._serialized_start=1392
+  _globals['_CHANGEDEVICERESPONSE']._serialized_end=1589
+  _globals['_PEERACKNOWLEDGEMENT']._serialized_start=1591
+  _globals['_PEERACKNOWLEDGEMENT']._serialized_end=1666
+  _globals['_BLASTRADIUS']._serialized_start=1668
+  _globals['_BLASTRADIUS']._serialized_end=1732
+  _globals['_DEVICESERVICE']._serialized_start=1735
+  _globals['_DEVICESERVICE']._serialized_end=2201
 # @@protoc_insertion_point(module_scope)

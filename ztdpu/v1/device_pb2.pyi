@@ -144,6 +144,9 @@ class Device(_message.Message):
     SEALED_PACKETS_FIELD_NUMBER: _builtins.int
     OPENED_PACKETS_FIELD_NUMBER: _builtins.int
     APPRAISED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    DEADLINE_UNIX_MS_FIELD_NUMBER: _builtins.int
+    NEXT_FIELD_NUMBER: _builtins.int
+    CONDITIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _builtins.str
     since_unix_ms: _builtins.int
@@ -169,6 +172,10 @@ class Device(_message.Message):
     opened_packets: _builtins.int
     appraised_unix_ms: _builtins.int
     """When control appraised it last; 0: never."""
+    deadline_unix_ms: _builtins.int
+    """When `next` happens by the wall clock; 0: nothing happens by itself."""
+    next: _builtins.str
+    """What becomes of the state if nobody does anything, or who must act."""
     @_builtins.property
     def key_epochs(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """By tenant."""
@@ -177,6 +184,10 @@ class Device(_message.Message):
     def tenants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def packets_by_reason(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    @_builtins.property
+    def conditions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Condition]:
+        """In the order in which a device meets them."""
+
     def __init__(
         self,
         *,
@@ -205,14 +216,55 @@ class Device(_message.Message):
         sealed_packets: _builtins.int = ...,
         opened_packets: _builtins.int = ...,
         appraised_unix_ms: _builtins.int = ...,
+        deadline_unix_ms: _builtins.int = ...,
+        next: _builtins.str = ...,
+        conditions: _abc.Iterable[Global___Condition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["appraised_unix_ms", b"appraised_unix_ms", "binding_sha256", b"binding_sha256", "boot_counter", b"boot_counter", "connected", b"connected", "device_id_sha256", b"device_id_sha256", "generation_applied", b"generation_applied", "generation_wanted", b"generation_wanted", "key_epochs", b"key_epochs", "lease_ms", b"lease_ms", "name", b"name", "opened_packets", b"opened_packets", "packets_by_reason", b"packets_by_reason", "profile", b"profile", "ready", b"ready", "reason", b"reason", "revision_applied", b"revision_applied", "revision_wanted", b"revision_wanted", "sealed_packets", b"sealed_packets", "since_unix_ms", b"since_unix_ms", "state", b"state", "tenants", b"tenants", "tier", b"tier", "underlay_address", b"underlay_address", "version", b"version", "waiting_for", b"waiting_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appraised_unix_ms", b"appraised_unix_ms", "binding_sha256", b"binding_sha256", "boot_counter", b"boot_counter", "conditions", b"conditions", "connected", b"connected", "deadline_unix_ms", b"deadline_unix_ms", "device_id_sha256", b"device_id_sha256", "generation_applied", b"generation_applied", "generation_wanted", b"generation_wanted", "key_epochs", b"key_epochs", "lease_ms", b"lease_ms", "name", b"name", "next", b"next", "opened_packets", b"opened_packets", "packets_by_reason", b"packets_by_reason", "profile", b"profile", "ready", b"ready", "reason", b"reason", "revision_applied", b"revision_applied", "revision_wanted", b"revision_wanted", "sealed_packets", b"sealed_packets", "since_unix_ms", b"since_unix_ms", "state", b"state", "tenants", b"tenants", "tier", b"tier", "underlay_address", b"underlay_address", "version", b"version", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Device: _TypeAlias = Device  # noqa: Y015
+
+@_typing.final
+class Condition(_message.Message):
+    """One thing that must be so before a device is ready."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    MET_FIELD_NUMBER: _builtins.int
+    SINCE_UNIX_MS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DEADLINE_UNIX_MS_FIELD_NUMBER: _builtins.int
+    NEXT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    met: _builtins.bool
+    since_unix_ms: _builtins.int
+    """0: not known."""
+    reason: _builtins.str
+    deadline_unix_ms: _builtins.int
+    """0: nothing happens by itself."""
+    next: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        met: _builtins.bool = ...,
+        since_unix_ms: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        deadline_unix_ms: _builtins.int = ...,
+        next: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_unix_ms", b"deadline_unix_ms", "met", b"met", "name", b"name", "next", b"next", "reason", b"reason", "since_unix_ms", b"since_unix_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Condition: _TypeAlias = Condition  # noqa: Y015
 
 @_typing.final
 class CreateJoinTokenRequest(_message.Message):

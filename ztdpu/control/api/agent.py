@@ -112,6 +112,11 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     def _take_status(self, status: agent_pb2.AgentStatus, connection: Connection) -> None:
         if max(len(status.key_epochs), len(status.packets_by_reason)) > COUNTERS_LIMIT:
             raise UsageError("too many counters in a status")
+        now_ms = self._fleet.now().unix_ms
+        if connection.applied_revision != status.applied_revision[:32]:
+            connection.applied_since_unix_ms = now_ms
+        if connection.ready != status.ready or not connection.ready_since_unix_ms:
+            connection.ready_since_unix_ms = now_ms
         connection.applied_generation = status.applied_generation
         connection.applied_revision = status.applied_revision[:32]
         connection.ready = status.ready

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ztdpu.model.administration import BlastRadius, DeviceChange, JoinToken, PeerAcknowledgement
-from ztdpu.model.device import DeviceState, DeviceStatus
+from ztdpu.model.device import Condition, DeviceState, DeviceStatus
 from ztdpu.v1 import device_pb2
 
 
@@ -35,6 +35,19 @@ def device_to_message(status: DeviceStatus) -> device_pb2.Device:
         sealed_packets=status.sealed_packets,
         opened_packets=status.opened_packets,
         appraised_unix_ms=status.appraised_unix_ms,
+        deadline_unix_ms=status.deadline_unix_ms,
+        next=status.next,
+        conditions=[
+            device_pb2.Condition(
+                name=one.name,
+                met=one.met,
+                since_unix_ms=one.since_unix_ms,
+                reason=one.reason,
+                deadline_unix_ms=one.deadline_unix_ms,
+                next=one.next,
+            )
+            for one in status.conditions
+        ],
     )
 
 
@@ -66,6 +79,19 @@ def device_from_message(message: device_pb2.Device) -> DeviceStatus:
         sealed_packets=message.sealed_packets,
         opened_packets=message.opened_packets,
         appraised_unix_ms=message.appraised_unix_ms,
+        deadline_unix_ms=message.deadline_unix_ms,
+        next=message.next,
+        conditions=tuple(
+            Condition(
+                name=one.name,
+                met=one.met,
+                since_unix_ms=one.since_unix_ms,
+                reason=one.reason,
+                deadline_unix_ms=one.deadline_unix_ms,
+                next=one.next,
+            )
+            for one in message.conditions
+        ),
     )
 
 
