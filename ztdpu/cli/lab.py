@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
-from ztdpu.lab.fabric import Fabric
+from ztdpu.lab.fabric import BETWEEN, Fabric
 from ztdpu.lab.layout import DEFAULT_MTU_OCTETS, DEFAULT_PREFIX, DEFAULT_STATE, lab_command, real_path
 
 app = typer.Typer(no_args_is_help=True, help="An emulated cluster on this machine.")
@@ -55,7 +55,7 @@ def up(
     def progress(words: str) -> None:
         say_on_stderr(f"{time.monotonic() - start:6.2f} s  {words}")
 
-    choice = choose_fabric(fabric)
+    choice = choose_fabric(fabric, command="ztdpu lab up")
     progress(choice.sentence)
     record = None
     with Interruption() as interruption:
@@ -105,7 +105,8 @@ def status(*, state: StateOption = DEFAULT_STATE, output: FormatOption = Format.
 def _print_status(document: Mapping[str, Any], output: Format) -> None:
     control = document["control"]
     print(f"lab {document['state']}")
-    print(f"isolation {document['isolation']}, fabric {document['fabric']}, MTU {document['mtu_octets']}", end="; ")
+    print(f"fabric {document['fabric']}, isolation {document['isolation']}: {BETWEEN[Fabric(document['fabric'])]}")
+    print(f"MTU {document['mtu_octets']}", end="; ")
     print(
         "control answers"
         if control["answers"]

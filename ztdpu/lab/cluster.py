@@ -24,7 +24,8 @@ from ztdpu.lab import marks, netns, processes
 from ztdpu.lab.documents import EXAMPLE_POLICIES, plan_lab
 from ztdpu.lab.enclosure import make_enclosure
 from ztdpu.lab.enter import base_environment
-from ztdpu.lab.fabric import ISOLATION, Fabric, Isolation, has_uids
+from ztdpu.lab.fabric import ISOLATION, Fabric, Isolation
+from ztdpu.lab.fabric_obstacles import has_uids
 from ztdpu.lab.isolate import Inhabitant, make_inhabitant, set_sysctls
 from ztdpu.lab.layout import (
     DEFAULT_MTU_OCTETS,

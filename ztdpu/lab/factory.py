@@ -7,7 +7,8 @@ and hands its descriptor to the agent of the device. One SOCK_SEQPACKET socket p
     agent   -> ["make", endpoint name, endpoint id]
     factory -> ["made", endpoint id, ""] with the descriptor, or ["refused", endpoint id, message]
 
-Only the device's own uid range is answered, and only for endpoints that the plan puts on that device.
+Only the device's own uid range is answered, where uids do not tell devices apart only its own pid namespace, and only
+for endpoints that the plan puts on that device.
 Keeps no descriptor: when the worker that got it ends, the interface is gone.
 """
 
@@ -21,13 +22,17 @@ import socket
 import struct
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import cbor2
 
 from ztdpu.errors import MachineError, RefusedError, StateError, UsageError
+from ztdpu.lab import processes
+from ztdpu.lab.fabric import Isolation
 from ztdpu.lab.layout import UID_RANGE, DevicePlan, EndpointPlan, LabPlan, family, gso_limit_octets
 from ztdpu.lab.links import run_here
 from ztdpu.lab.netns import inside
@@ -93,8 +98,10 @@ def interface_lines(endpoint: EndpointPlan) -> list[str]:
 class Factory:
     """Serves all devices of one lab, one request at a time."""
 
-    def __init__(self, plan: LabPlan) -> None:
+    def __init__(self, plan: LabPlan, *, homes: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`homes`: the pid namespaces of the devices, in a lab where all have one uid."""
         self._plan = plan
+        self._homes = homes
         self._selector = selectors.DefaultSelector()
         self._connections: Counter[str] = Counter()
         for device in plan.devices:
@@ -174,9 +181,11 @@ class Factory:
     def _wanted(self, connection: socket.socket, device: DevicePlan, request: bytes) -> EndpointPlan:
         """Return the endpoint that may be made, or raise RefusedError."""
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        _, uid, _ = struct.unpack("3i", credentials)
+        pid, uid, _ = struct.unpack("3i", credentials)
         if not device.uid_base <= uid < device.uid_base + UID_RANGE:
             raise RefusedError(f"uid {uid} is not of {device.name}")
+        if self._homes and processes.pid_namespace(pid) != self._homes.get(device.name):
+            raise RefusedError(f"process {pid} is not of {device.name}")
         try:
             fields: Any = cbor2.loads(request)
             word, name, endpoint_id = fields
@@ -195,7 +204,11 @@ def main() -> None:
     """`python -m ztdpu.lab.factory STATE`."""
     if len(sys.argv) != 2:
         raise StateError("usage: python -m ztdpu.lab.factory STATE")
-    Factory(require_record(Path(sys.argv[1])).plan).serve()
+    record = require_record(Path(sys.argv[1]))
+    homes: dict[str, str] = {}
+    if record.isolation is Isolation.SHARED_UID:
+        homes = {one.name: processes.pid_namespace(record.holder(one.name).pid) for one in record.plan.devices}
+    Factory(record.plan, homes=homes).serve()
 
 
 if __name__ == "__main__":

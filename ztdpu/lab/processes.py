@@ -64,19 +64,19 @@ def find_all() -> list[int]:
 def find_members(state: str) -> set[int]:
     """Pids of every process of the lab in `state`, ourselves excepted."""
     marker = f"{MARKER}={state}".encode()
-    own_namespace = _pid_namespace(os.getpid())
+    own_namespace = pid_namespace(os.getpid())
     pids = find_all()
-    namespaces = {pid: _pid_namespace(pid) for pid in pids}
+    namespaces = {pid: pid_namespace(pid) for pid in pids}
     marked = {pid for pid in pids if marker in _environment(pid)}
-    inhabited = {namespaces[pid] for pid in marked} - {own_namespace, None}
+    inhabited = {namespaces[pid] for pid in marked} - {own_namespace, ""}
     members = marked | {pid for pid in pids if namespaces[pid] in inhabited}
     return members - {os.getpid()}
 
 
 def find_in_namespace(holder: int) -> list[int]:
     """Pids (of the host) of all processes in the pid namespace of `holder`, in order of start."""
-    wanted = _pid_namespace(holder)
-    found = [pid for pid in find_all() if wanted is not None and _pid_namespace(pid) == wanted]
+    wanted = pid_namespace(holder)
+    found = [pid for pid in find_all() if wanted and pid_namespace(pid) == wanted]
     return sorted(found, key=lambda pid: (process.start_ticks if (process := identify(pid)) else 0, pid))
 
 
@@ -144,11 +144,12 @@ def end_members(pids: Iterable[int]) -> None:
             time.sleep(0.005)
 
 
-def _pid_namespace(pid: int) -> str | None:
+def pid_namespace(pid: int) -> str:
+    """Name of the pid namespace of a process, empty when it is gone or not ours to see."""
     try:
         return os.readlink(f"/proc/{pid}/ns/pid")  # noqa: PTH115 - not a path, a name of a namespace
     except OSError:
-        return None
+        return ""
 
 
 def _environment(pid: int) -> list[bytes]:

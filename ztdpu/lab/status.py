@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ztdpu.errors import ZtdpuError
-from ztdpu.lab.layout import lab_command
+from ztdpu.lab.fabric import Fabric
+from ztdpu.lab.layout import ENCLOSURE, lab_command
 from ztdpu.lab.record import LabRecord
 from ztdpu.lab.roles import ROLES, find_roles, with_found_services
 from ztdpu.model.device import DeviceStatus
@@ -70,6 +71,7 @@ def describe_lab(record: LabRecord) -> Document:
             "log": str(plan.paths.control_log),
         },
         "factory": {"pid": _pid(record, "factory", alive), "log": str(plan.paths.factory_log)},
+        "enclosure": {"pid": _pid(record, ENCLOSURE, alive)},
         "devices": devices,
         "endpoints": endpoints,
     }
@@ -94,6 +96,9 @@ def _troubles(record: LabRecord, document: Document, alive: frozenset[str]) -> I
     if "factory" not in alive:
         words = f"the factory is dead ({_was(record, 'factory')}); no endpoint gets a new interface"
         yield _trouble("factory", words, document["factory"]["log"], lab_command("restart", plan.state, "factory"))
+    if record.fabric is Fabric.USERNS and ENCLOSURE not in alive:
+        words = f"the enclosure is dead ({_was(record, ENCLOSURE)}): what runs in the lab goes on, nothing can enter it"
+        yield _trouble(ENCLOSURE, words, "", _anew(record))
     for device in document["devices"]:
         yield from _device_troubles(record, device, alive)
     for endpoint in document["endpoints"]:
