@@ -99,8 +99,8 @@ class Site:
             trust_domain=DOMAIN,
             devices=tuple(entries),
             networks=tuple(
-                RosterNetwork(tenant=tenant, network_id=secrets.token_bytes(16), generation=1)
-                for tenant in ("blue", "green", "red")
+                RosterNetwork(tenant=name, network_id=secrets.token_bytes(16), generation=1, members=members)
+                for name, members in (("blue", ()), ("green", ()), ("red", ()), ("blue-green", ("blue", "green")))
             ),
             fwids={"bluefield-3": tuple(fwids)},
         )
@@ -212,7 +212,7 @@ async def test_from_evidence_to_keys_for_every_shared_network(site):
     await site.until(lambda: site.ready("dpu-0", "dpu-1") and all(one._exchange.devices for one in daemons))
     assert [site.state(device) for device in DEVICES] == [DeviceState.AFFIRMING, DeviceState.AFFIRMING]
     desired = site.control.fleet.desired
-    shared = {desired.networks[tenant].network_id for tenant in ("blue", "red")}
+    shared = {desired.networks[name].network_id for name in ("blue", "red", "blue-green")}
     for daemon, peer in zip(daemons, ("dpu-1", "dpu-0"), strict=True):
         assert daemon._exchange._peers[peer].peer.networks == shared
         assert {network for network, _ in daemon._exchange._peers[peer].installed} == shared
@@ -287,13 +287,13 @@ async def test_rotation_by_command_with_real_workers(site):
     daemons = site.daemons.values()
     await site.until(lambda: all(one._exchange.devices and not one._exchange.missing() for one in daemons))
     before = await send_spis(site.daemons["dpu-0"])
-    assert len(before) == 2  # blue and red
+    assert len(before) == 3  # blue, red and the Peering of blue and green
     with ControlClient.connect(str(site.control.spec.admin_socket)) as client:
         await asyncio.to_thread(client.rotate_keys, device="dpu-1")
     async with asyncio.timeout(10):
         while True:
             after = await send_spis(site.daemons["dpu-0"])
-            if len(after) == 2 and not after & before:
+            if len(after) == 3 and not after & before:
                 return
             await asyncio.sleep(0.05)
 

@@ -47,6 +47,10 @@ DEVICES = ("dpu-0", "dpu-1")
 TENANTS = ("blue", "green", "red")
 
 
+PEERING_ID = b"blue-green".ljust(16, b"-")
+"""Network of the examples' Peering."""
+
+
 @dataclass
 class Plant:
     """Files of one deployment: policy, roster, manufacturer, device secrets."""
@@ -72,8 +76,9 @@ class Plant:
                 for name, one in sorted(self.secrets.items())
                 if name in DEVICES
             ),
-            networks=tuple(
-                RosterNetwork(tenant=t, network_id=network, generation=1) for t, network in self.networks.items()
+            networks=(
+                *(RosterNetwork(tenant=t, network_id=network, generation=1) for t, network in self.networks.items()),
+                RosterNetwork(tenant="blue-green", network_id=PEERING_ID, generation=1, members=("blue", "green")),
             ),
         )
         blob = encode_roster(roster)

@@ -182,7 +182,9 @@ async def test_revocation_is_pushed_with_new_keys_and_acknowledged(pair, admin, 
     keys = open_epoch_keys(pushed.sealed_epoch_keys, kem_private_key=first.kem, context=context)
     epochs = {key.network_id: key.epoch for key in keys}
     # green has no endpoint on dpu-1: its key stays
-    assert epochs == {plant.networks["blue"]: 2, plant.networks["red"]: 2, plant.networks["green"]: 1}
+    names = plant.networks
+    peering = b"blue-green".ljust(16, b"-")
+    assert epochs == {names["blue"]: 2, names["red"]: 2, names["green"]: 1, peering: 2}
     (peer,) = change.peers
     assert (peer.device, peer.applied) == ("dpu-0", True)
     assert peer.duration_ms > 0
@@ -224,7 +226,7 @@ async def test_revocation_survives_a_restart(plant, pair, admin, process) -> Non
         assert again.fleet.record("dpu-0").state is DeviceState.AFFIRMING  # its lease outlives control
         assert again.fleet.generation > change.generation
         epochs = {epoch.network.tenant: epoch.key.epoch for epoch in again.fleet.epochs.list()}
-        assert epochs == {"blue": 3, "green": 2, "red": 3}  # numbers never come twice
+        assert epochs == {"blue": 3, "blue-green": 3, "green": 2, "red": 3}  # numbers never come twice
     finally:
         await again.stop()
         await process.start()

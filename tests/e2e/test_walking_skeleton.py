@@ -69,23 +69,48 @@ def test_a_tenant_cannot_leave_its_place(lab):
     assert lab.exec("blue-0", "cat", str(lab.state / "lab.json"), check=False).returncode != 0
 
 
+def attempts(crew, source, target, port, *, count=20):
+    """SYN packets from an endpoint's own IPv4 address."""
+    own = {"red-0": "10.1.0.10", "blue-0": "10.1.0.10", "blue-1": "10.1.0.11", "green-0": "10.2.0.10"}[source]
+    tool = (sys.executable, "-m", "ztdpu.lab.attacks.cross_tenant_tcp", "--source", own, "--attempts", str(count))
+    return crew.start(source, *tool, "--target", target, "--port", str(port))
+
+
 def test_another_tenant_is_out_of_reach_and_the_own_is_not(lab):
-    tool = (sys.executable, "-m", "ztdpu.lab.attacks.cross_tenant_tcp", "--source", "10.1.0.10", "--attempts", "20")
     with lab.crew() as crew:
         entered, victim, same_address, twin = crew.start_captures(
             [
-                ("blue-0", "ztdpu0", ["--direction", "out", "--tcp", "2049"]),
+                ("red-0", "ztdpu0", ["--direction", "out", "--tcp", "2049"]),
                 ("green-0", "ztdpu0", ["--direction", "in", "--tcp", "2049"]),
+                ("blue-1", "ztdpu0", ["--direction", "in", "--tcp", "2049"]),
                 ("red-1", "ztdpu0", ["--direction", "in", "--tcp", "2049"]),
+            ]
+        )
+        attempts(crew, "red-0", "10.2.0.10", 2049).finish()
+        attempts(crew, "red-0", "10.1.0.11", 2049).finish()
+        assert entered.finish()["matched"] == 40
+        assert victim.finish()["matched"] == 0
+        assert same_address.finish()["matched"] == 0, "blue has the address that red was allowed to reach"
+        assert twin.finish()["matched"] == 20
+
+
+def test_a_peering_carries_the_port_that_both_tenants_name_and_nothing_else(lab):
+    """blue-0 is on green-0's device, blue-1 on another: one way through the fence alone, one sealed under its own SA."""
+    with lab.crew() as crew:
+        storage, other_port, back = crew.start_captures(
+            [
+                ("green-0", "ztdpu0", ["--direction", "in", "--tcp", "2049"]),
+                ("green-0", "ztdpu0", ["--direction", "in", "--tcp", "5005"]),
                 ("blue-1", "ztdpu0", ["--direction", "in", "--tcp", "2049"]),
             ]
         )
-        crew.start("blue-0", *tool, "--target", "10.2.0.10", "--port", "2049").finish()
-        crew.start("blue-0", *tool, "--target", "10.1.0.11", "--port", "2049").finish()
-        assert entered.finish()["matched"] == 40
-        assert victim.finish()["matched"] == 0
-        assert same_address.finish()["matched"] == 0, "red has the address that blue was allowed to reach"
-        assert twin.finish()["matched"] == 20
+        for source in ("blue-0", "blue-1"):
+            attempts(crew, source, "10.2.0.10", 2049, count=7).finish()
+            attempts(crew, source, "10.2.0.10", 5005, count=7).finish()
+        attempts(crew, "green-0", "10.1.0.11", 2049, count=7).finish()
+        assert storage.finish()["matched"] == 14
+        assert other_port.finish()["matched"] == 0
+        assert back.finish()["matched"] == 0, "a Peering opens nothing by itself"
 
 
 def test_ports_that_policy_does_not_name_are_closed(lab):

@@ -20,8 +20,8 @@ def plan(tmp_path):
 
 def test_the_example_has_an_attacker_a_mate_a_victim_and_a_namesake(plan):
     cast = choose_cast(plan, spare="dpu-x")
-    assert (cast.attacker.name, cast.mate.name, cast.victim.name) == ("blue-0", "blue-1", "green-0")
-    assert [one.name for one in cast.namesakes] == ["red-1"]
+    assert (cast.attacker.name, cast.mate.name, cast.victim.name) == ("red-0", "red-1", "green-0")
+    assert [one.name for one in cast.namesakes] == ["blue-1"]
 
 
 def test_a_lab_of_one_tenant_has_no_victim(plan):
@@ -35,8 +35,9 @@ def test_a_lab_of_one_tenant_has_no_victim(plan):
 def test_every_allowed_flow_is_named_once_and_no_other(plan):
     flows = list(allowed_flows(load_directory(Path(plan.policy)), plan))
     names = [flow.name for flow in flows]
-    assert len(names) == len(set(names)) == 24
+    assert len(names) == len(set(names)) == 28
     assert "blue-0 -> blue-1 tcp/5005 v4" in names
     assert "red-1 -> red-0 ping v6" in names
-    assert {flow.source.tenant for flow in flows} == {"blue", "red"}, "green has nobody to talk to"
-    assert all(flow.source.tenant == flow.destination.tenant for flow in flows)
+    assert {flow.source.tenant for flow in flows} == {"blue", "red"}, "green opens nothing"
+    across = [flow.name for flow in flows if flow.source.tenant != flow.destination.tenant]
+    assert across == [f"blue-{rank} -> green-0 tcp/2049 v{version}" for rank in (0, 1) for version in (4, 6)]

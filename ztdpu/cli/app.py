@@ -23,7 +23,7 @@ NOUNS: Final[dict[str, str]] = {
     "demo": "Build a lab, train two tenants, attack it, revoke a device: one minute.",
     "lab": "An emulated cluster on this machine: up, status, exec, restart, down.",
     "check": "Try on a running lab what policy allows and what it must not.",
-    "policy": "Lint and explain policy files; sync them into control.",
+    "policy": "Lint, test, compare, prove and explain policy files; sync them into control.",
     "device": "List, show, revoke, quarantine and restore devices.",
     "tenant": "List and show tenants.",
     "endpoint": "List and show endpoints.",
@@ -40,7 +40,7 @@ NOUNS: Final[dict[str, str]] = {
 EXIT_STATUSES: Final = (
     "Exit status: 0 done; 1 failed, refused, or (policy explain) would be dropped;"
     " 2 the question is wrong: usage, an unknown name, a missing or faulty file;"
-    " 3 control does not answer; 130 interrupted."
+    " 3 control does not answer; 4 a policy test, diff or proof found something; 130 interrupted."
 )
 _COMPLETION: Final = frozenset({"install_completion", "show_completion"})
 

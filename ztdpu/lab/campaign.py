@@ -80,7 +80,10 @@ def choose_cast(plan: LabPlan, *, spare: str = "") -> Cast:
         mates = [one for one in plan.endpoints if one.tenant == attacker.tenant and one.device != attacker.device]
         others = [one for one in plan.endpoints if one.tenant != attacker.tenant]
         own = {address for one in plan.endpoints if one.tenant == attacker.tenant for address in one.addresses}
-        victims = [one for one in others if not own & set(one.addresses) and _is_alike(one, attacker)]
+        # Not one that a Peering lets somebody of the attacker's tenant reach: some of that may pass.
+        met = {name for one in plan.peerings if attacker.tenant in one.tenants for name in one.members}
+        strangers = [one for one in others if one.name not in met and not own & set(one.addresses)]
+        victims = [one for one in strangers if _is_alike(one, attacker)]
         mates = [one for one in mates if _is_alike(one, attacker)]
         if mates and victims:
             mate = mates[0]

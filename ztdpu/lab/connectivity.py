@@ -23,6 +23,7 @@ from ztdpu.lab.layout import EndpointPlan, LabPlan, family
 from ztdpu.model.flow import Protocol
 from ztdpu.model.verdict import Verdict
 from ztdpu.policy.cluster import Cluster
+from ztdpu.policy.documents import ClusterEgressRule, ClusterIngressRule, EgressRule, IngressRule
 from ztdpu.policy.explain import Explainer
 
 PACKETS: Final = 5
@@ -95,8 +96,11 @@ def _by_family(endpoint: EndpointPlan) -> tuple[str, str]:
 
 def _ports(cluster: Cluster) -> list[int]:
     """Ports worth trying: a usual one, then the first of every range that some policy names."""
-    policies = (*cluster.network_policies.values(), *cluster.cluster_network_policies.values())
-    rules = [rule for policy in policies for rule in (*policy.spec.ingress, *policy.spec.egress)]
+    rules: list[IngressRule | EgressRule | ClusterIngressRule | ClusterEgressRule] = []
+    for policy in cluster.network_policies.values():
+        rules += [*policy.spec.ingress, *policy.spec.egress]
+    for above in cluster.cluster_network_policies.values():
+        rules += [*above.spec.ingress, *above.spec.egress]
     written = {entry.port for rule in rules for entry in rule.ports or () if entry.port}
     called = {number for endpoint in cluster.endpoints.values() for number in endpoint.ports.values()}
     named = {port for port in written if isinstance(port, int)} | called

@@ -1,13 +1,24 @@
-"""`ztdpu policy`: verbs on files alone (`files`), and verbs towards control (`source`)."""
+"""`ztdpu policy`: verbs on files alone (`files`, `checks`), and verbs towards control (`source`)."""
 
 from __future__ import annotations
 
 import typer
 
+from ztdpu.cli.policy.checks import diff, prove, run_policy_tests
 from ztdpu.cli.policy.files import explain, lint
 from ztdpu.cli.policy.source import status, sync
 
-app = typer.Typer(no_args_is_help=True, help="Lint and explain policy files; sync them into control.")
+app = typer.Typer(
+    no_args_is_help=True, help="Lint, test, compare, prove and explain policy files; sync them into control."
+)
 
-for verb in (lint, explain, sync, status):
-    app.command()(verb)
+for name, verb in (
+    ("lint", lint),
+    ("test", run_policy_tests),
+    ("explain", explain),
+    ("diff", diff),
+    ("prove", prove),
+    ("sync", sync),
+    ("status", status),
+):
+    app.command(name)(verb)

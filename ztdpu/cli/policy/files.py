@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ztdpu.cli.output import Format, FormatOption, print_document
-from ztdpu.cli.report import report
+from ztdpu.cli.policy.place import DirectoryArgument, DirectoryOption, last_commit, read_or_exit, short
 from ztdpu.errors import PolicyError, PolicyRefusedError
 from ztdpu.policy.example import EXAMPLE_POLICIES
+from ztdpu.policy.startup import UNDERLAY_MTU_OCTETS
 
 if TYPE_CHECKING:
+    from ztdpu.errors import Location
     from ztdpu.policy.explain import Explanation
 
-EXAMPLE = "the example cluster, as for `lab up`"
-DirectoryOption = Annotated[
-    Path, typer.Option("--policy", help="Directory of policy files.", show_default=EXAMPLE, resolve_path=False)
-]
 
+MtuOption = Annotated[
+    int, typer.Option("--underlay-mtu", metavar="OCTETS", min=1280, max=65535, help="As in control's start-up file.")
+]
 _STATION_WIDTH = 8
 
 
 def lint(
-    directory: Annotated[
-        Path, typer.Argument(help="Directory of policy files.", show_default=EXAMPLE)
-    ] = EXAMPLE_POLICIES,
+    directory: DirectoryArgument = EXAMPLE_POLICIES,
+    mtu_octets: MtuOption = UNDERLAY_MTU_OCTETS,
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Read every file and compile the tables of every device; say all that is wrong, with its line.
@@ -38,10 +38,10 @@ def lint(
     from ztdpu.policy.compile import Compiler, assumed_networks
     from ztdpu.policy.load import load_directory
 
-    directory = _short(directory)
+    directory = short(directory)
     try:
         cluster = load_directory(directory)
-        compiler = Compiler(cluster, assumed_networks(cluster))
+        compiler = Compiler(cluster, assumed_networks(cluster), underlay_mtu_octets=mtu_octets)
         for name in cluster.devices:
             encode_tables(compiler.tables(name)[0])
     except PolicyError as error:
@@ -56,19 +56,14 @@ def lint(
         "devices": len(cluster.devices),
         "tenants": len(cluster.tenants),
         "endpoints": len(cluster.endpoints),
-        "network policies": len(cluster.network_policies),
+        "peerings": len(cluster.peerings),
+        "network policies": len(cluster.network_policies) + len(cluster.cluster_network_policies),
+        "tests": len(cluster.policy_tests),
     }
     if output in (Format.JSON, Format.YAML):
         print_document({"ok": True, "counts": counts, "empty_files": list(cluster.empty_files)}, output=output)
         return
     print(f"{directory}: good. " + ", ".join(f"{count} {what}" for what, count in counts.items()))
-
-
-def _short(directory: Path) -> Path:
-    """The example cluster as seen from here, when here is the checkout; else what was given."""
-    if directory == EXAMPLE_POLICIES and directory.is_relative_to(Path.cwd()):
-        return directory.relative_to(Path.cwd())
-    return directory
 
 
 def _fault(fault: PolicyError) -> dict[str, Any]:
@@ -96,14 +91,9 @@ def explain(
     from ztdpu.model.verdict import Verdict
     from ztdpu.policy.explain import explain as explain_flow
     from ztdpu.policy.explain import parse_port
-    from ztdpu.policy.load import load_directory
 
     protocol, number = parse_port(port)
-    try:
-        cluster = load_directory(_short(directory))
-    except PolicyError as error:
-        report(error)
-        raise typer.Exit(2) from None  # 1 is an answer to the question
+    cluster = read_or_exit(directory)
     answer = explain_flow(cluster, source=source, destination=destination, protocol=protocol, port=number)
     if output not in (Format.JSON, Format.YAML):
         _print_explanation(answer, port)
@@ -116,8 +106,13 @@ def explain(
 def _print_explanation(answer: Explanation, port: str) -> None:
     print(f"{answer.verdict}  {answer.source} -> {answer.destination} {port}  ({answer.reason})")
     for step in answer.steps:
-        place = f"  {step.where}" if step.where else ""
+        place = f"  {step.where}{_commit_words(step.where)}" if step.where else ""
         print(f"  {step.station.ljust(_STATION_WIDTH)} {step.device}  {step.verdict}  {step.text}{place}")
+
+
+def _commit_words(where: Location) -> str:
+    commit = last_commit(Path(where.file))
+    return f" ({commit})" if commit else ""
 
 
 def _explanation(answer: Explanation) -> dict[str, Any]:
@@ -136,6 +131,9 @@ def _explanation(answer: Explanation) -> dict[str, Any]:
                 "reason": step.reason,
                 "text": step.text,
                 "where": str(step.where) if step.where else None,
+                "commit": last_commit(Path(step.where.file)) if step.where else None,
+                "rule": step.rule or None,
+                "nearest": str(step.nearest) if step.nearest else None,
             }
             for step in answer.steps
         ],
