@@ -5,8 +5,8 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PROTOS := $(wildcard protos/ztdpu/v1/*.proto)
-GENERATED := ztdpu/v1
+PROTOS := $(wildcard protos/ztdpu/v1/*.proto protos/ztdpu/workloadapi/*.proto)
+GENERATED := ztdpu/v1 ztdpu/workloadapi
 
 help: ## What can be made.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -62,7 +62,7 @@ format: $(READY) ## Format the code.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-generate: $(READY) ## Make ztdpu/v1 from protos/.
+generate: $(READY) ## Make ztdpu/v1 and ztdpu/workloadapi from protos/.
 	sh deploy/generate.sh
 
 LOCK := uv pip compile --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --python-version 3.11

@@ -26,6 +26,7 @@ class AgentMessage(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     SA_FIELD_NUMBER: _builtins.int
     REVOCATION_APPLIED_FIELD_NUMBER: _builtins.int
+    WORKLOAD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___AgentHello: ...
     @_builtins.property
@@ -36,6 +37,10 @@ class AgentMessage(_message.Message):
 
     @_builtins.property
     def revocation_applied(self) -> Global___RevocationApplied: ...
+    @_builtins.property
+    def workload(self) -> Global___WorkloadRequest:
+        """For an endpoint on this device; answered by a WorkloadAnswer of the same number."""
+
     def __init__(
         self,
         *,
@@ -43,12 +48,13 @@ class AgentMessage(_message.Message):
         status: Global___AgentStatus | None = ...,
         sa: Global___SaEnvelope | None = ...,
         revocation_applied: Global___RevocationApplied | None = ...,
+        workload: Global___WorkloadRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "message", b"message", "revocation_applied", b"revocation_applied", "sa", b"sa", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "message", b"message", "revocation_applied", b"revocation_applied", "sa", b"sa", "status", b"status", "workload", b"workload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "message", b"message", "revocation_applied", b"revocation_applied", "sa", b"sa", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "message", b"message", "revocation_applied", b"revocation_applied", "sa", b"sa", "status", b"status", "workload", b"workload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "status", "sa", "revocation_applied"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "status", "sa", "revocation_applied", "workload"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -224,6 +230,8 @@ class ControlMessage(_message.Message):
     REVOCATION_FIELD_NUMBER: _builtins.int
     EPOCH_KEYS_FIELD_NUMBER: _builtins.int
     ROTATE_FIELD_NUMBER: _builtins.int
+    WORKLOAD_ANSWER_FIELD_NUMBER: _builtins.int
+    WORKLOADS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def roster(self) -> Global___Roster: ...
     @_builtins.property
@@ -238,6 +246,10 @@ class ControlMessage(_message.Message):
     def epoch_keys(self) -> Global___EpochKeys: ...
     @_builtins.property
     def rotate(self) -> Global___RotateKeys: ...
+    @_builtins.property
+    def workload_answer(self) -> Global___WorkloadAnswer: ...
+    @_builtins.property
+    def workloads(self) -> Global___Workloads: ...
     def __init__(
         self,
         *,
@@ -248,12 +260,14 @@ class ControlMessage(_message.Message):
         revocation: Global___Revocation | None = ...,
         epoch_keys: Global___EpochKeys | None = ...,
         rotate: Global___RotateKeys | None = ...,
+        workload_answer: Global___WorkloadAnswer | None = ...,
+        workloads: Global___Workloads | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "epoch_keys", b"epoch_keys", "message", b"message", "peers", b"peers", "revocation", b"revocation", "roster", b"roster", "rotate", b"rotate", "sa", b"sa"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "epoch_keys", b"epoch_keys", "message", b"message", "peers", b"peers", "revocation", b"revocation", "roster", b"roster", "rotate", b"rotate", "sa", b"sa", "workload_answer", b"workload_answer", "workloads", b"workloads"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "epoch_keys", b"epoch_keys", "message", b"message", "peers", b"peers", "revocation", b"revocation", "roster", b"roster", "rotate", b"rotate", "sa", b"sa"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "epoch_keys", b"epoch_keys", "message", b"message", "peers", b"peers", "revocation", b"revocation", "roster", b"roster", "rotate", b"rotate", "sa", b"sa", "workload_answer", b"workload_answer", "workloads", b"workloads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["roster", "peers", "config", "sa", "revocation", "epoch_keys", "rotate"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["roster", "peers", "config", "sa", "revocation", "epoch_keys", "rotate", "workload_answer", "workloads"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -448,3 +462,242 @@ class RotateKeys(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RotateKeys: _TypeAlias = RotateKeys  # noqa: Y015
+
+@_typing.final
+class WorkloadRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    X509_FIELD_NUMBER: _builtins.int
+    JWT_FIELD_NUMBER: _builtins.int
+    JOIN_FIELD_NUMBER: _builtins.int
+    LEAVE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Chosen by the agent, new for each request of a stream."""
+    endpoint: _builtins.str
+    """Name of an endpoint on the agent's device."""
+    @_builtins.property
+    def x509(self) -> Global___SignX509Svid: ...
+    @_builtins.property
+    def jwt(self) -> Global___SignJwtSvid: ...
+    @_builtins.property
+    def join(self) -> Global___JoinJob: ...
+    @_builtins.property
+    def leave(self) -> Global___LeaveJob: ...
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        endpoint: _builtins.str = ...,
+        x509: Global___SignX509Svid | None = ...,
+        jwt: Global___SignJwtSvid | None = ...,
+        join: Global___JoinJob | None = ...,
+        leave: Global___LeaveJob | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "join", b"join", "jwt", b"jwt", "leave", b"leave", "x509", b"x509"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "endpoint", b"endpoint", "join", b"join", "jwt", b"jwt", "leave", b"leave", "number", b"number", "x509", b"x509"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["x509", "jwt", "join", "leave"]  # noqa: Y015
+    _WhichOneofArgType_action: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_action) -> _WhichOneofReturnType_action | None: ...
+
+Global___WorkloadRequest: _TypeAlias = WorkloadRequest  # noqa: Y015
+
+@_typing.final
+class SignX509Svid(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    public_key: _builtins.bytes
+    """SubjectPublicKeyInfo, DER, P-256. Its private half never leaves the device."""
+    job: _builtins.str
+    """Empty: the endpoint's own identity; else that of its rank in this job."""
+    def __init__(
+        self,
+        *,
+        public_key: _builtins.bytes = ...,
+        job: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "public_key", b"public_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignX509Svid: _TypeAlias = SignX509Svid  # noqa: Y015
+
+@_typing.final
+class SignJwtSvid(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AUDIENCE_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    @_builtins.property
+    def audience(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        audience: _abc.Iterable[_builtins.str] | None = ...,
+        job: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["audience", b"audience", "job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignJwtSvid: _TypeAlias = SignJwtSvid  # noqa: Y015
+
+@_typing.final
+class JoinJob(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    rank: _builtins.int
+    def __init__(
+        self,
+        *,
+        token: _builtins.str = ...,
+        rank: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rank", b"rank", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinJob: _TypeAlias = JoinJob  # noqa: Y015
+
+@_typing.final
+class LeaveJob(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaveJob: _TypeAlias = LeaveJob  # noqa: Y015
+
+@_typing.final
+class WorkloadAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    SPIFFE_ID_FIELD_NUMBER: _builtins.int
+    X509_SVID_FIELD_NUMBER: _builtins.int
+    JWT_SVID_FIELD_NUMBER: _builtins.int
+    EXPIRES_UNIX_S_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    refusal: _builtins.str
+    """Code word; empty when it was granted."""
+    spiffe_id: _builtins.str
+    """What was signed."""
+    jwt_svid: _builtins.str
+    expires_unix_s: _builtins.int
+    @_builtins.property
+    def x509_svid(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """DER, leaf first."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        refusal: _builtins.str = ...,
+        spiffe_id: _builtins.str = ...,
+        x509_svid: _abc.Iterable[_builtins.bytes] | None = ...,
+        jwt_svid: _builtins.str = ...,
+        expires_unix_s: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_unix_s", b"expires_unix_s", "jwt_svid", b"jwt_svid", "number", b"number", "refusal", b"refusal", "spiffe_id", b"spiffe_id", "x509_svid", b"x509_svid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkloadAnswer: _TypeAlias = WorkloadAnswer  # noqa: Y015
+
+@_typing.final
+class Workloads(_message.Message):
+    """All workload identities of a device and what verifies them; replaces the one before it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRUST_DOMAIN_FIELD_NUMBER: _builtins.int
+    AUTHORITIES_FIELD_NUMBER: _builtins.int
+    JWT_BUNDLE_FIELD_NUMBER: _builtins.int
+    MEMBERSHIPS_FIELD_NUMBER: _builtins.int
+    trust_domain: _builtins.str
+    jwt_bundle: _builtins.bytes
+    """JWK set with the keys of JWT-SVIDs."""
+    @_builtins.property
+    def authorities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """DER certificates of the authorities."""
+
+    @_builtins.property
+    def memberships(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkloadMembership]: ...
+    def __init__(
+        self,
+        *,
+        trust_domain: _builtins.str = ...,
+        authorities: _abc.Iterable[_builtins.bytes] | None = ...,
+        jwt_bundle: _builtins.bytes = ...,
+        memberships: _abc.Iterable[Global___WorkloadMembership] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorities", b"authorities", "jwt_bundle", b"jwt_bundle", "memberships", b"memberships", "trust_domain", b"trust_domain"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Workloads: _TypeAlias = Workloads  # noqa: Y015
+
+@_typing.final
+class WorkloadMembership(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    WORLD_SIZE_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    endpoint: _builtins.str
+    tenant: _builtins.str
+    job: _builtins.str
+    """Empty: the endpoint itself."""
+    rank: _builtins.int
+    world_size: _builtins.int
+    epoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        endpoint: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        job: _builtins.str = ...,
+        rank: _builtins.int = ...,
+        world_size: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "epoch", b"epoch", "job", b"job", "rank", b"rank", "tenant", b"tenant", "world_size", b"world_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkloadMembership: _TypeAlias = WorkloadMembership  # noqa: Y015
