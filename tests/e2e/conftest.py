@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,6 +12,9 @@ import pytest
 
 from ztdpu.lab.crew import Crew
 from ztdpu.lab.record import require_record
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+NOBODY = 65534
 
 
 class Lab:
@@ -81,6 +85,102 @@ def wait_for(condition, *, seconds=60, every=0.05):
         time.sleep(every)
 
 
+class Nobody:
+    """An unprivileged user: uid 65534, no home, no group, no sudo, and a /tmp that nobody else sees.
+
+    Its commands run in a mount namespace of their own, with a copy of the checkout and an interpreter that it may
+    read, and with /dev/net/tun open to all, as udev makes it.
+    """
+
+    PREPARE = """
+import os, shutil, sys
+from pathlib import Path
+from ztdpu.lab.syscalls import Mount, mount
+from ztdpu.lab.view import first_closed_ancestor, program_paths
+wanted = [path for path in program_paths() if path.name != "ztdpu"]
+closed = {str(first_closed_ancestor(path)) for path in wanted} - {"None"}
+held = [(os.open(path, os.O_PATH), path) for path in wanted]
+copy = os.open(sys.argv[1], os.O_PATH)
+for path in {*closed, "/tmp"}:
+    mount("tmpfs", path, "tmpfs", data="mode=1777" if path == "/tmp" else "mode=755")
+for descriptor, path in [*held, (copy, Path("/tmp/checkout"))]:
+    if not path.exists():
+        path.mkdir(parents=True)
+        mount(f"/proc/self/fd/{descriptor}", str(path), flags=Mount.BIND | Mount.REC)
+mount("tmpfs", "/dev/net", "tmpfs", data="mode=755")
+os.umask(0)
+os.mknod("/dev/net/tun", 0o020666, os.makedev(10, 200))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+    def __init__(self, copy):
+        for name in ("ztdpu", "examples", "policies"):
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(CHECKOUT / name, copy / name, ignore=ignored)
+        shutil.copy(CHECKOUT / "pyproject.toml", copy)
+        subprocess.run(["chmod", "-R", "a+rX", str(copy)], check=True)
+        subprocess.run([sys.executable, "-m", "compileall", "-q", str(copy / "ztdpu")], check=True)
+        command = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", self.PREPARE, str(copy)]
+        self._keeper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._keeper.stdout.readline() == "ready\n"
+        self.root = Path(f"/proc/{self._keeper.pid}/root")
+        """The file system as nobody sees it."""
+
+    def command(self, *words, **environment):
+        """Return the command line that runs `words` as nobody."""
+        known = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/nonexistent", "PYTHONPATH": "/tmp/checkout"}
+        return [
+            "nsenter", f"--mount=/proc/{self._keeper.pid}/ns/mnt", "--wd=/",
+            "setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups",
+            "env", "-i", *(f"{key}={value}" for key, value in (known | environment).items()), *words,
+        ]  # fmt: skip
+
+    def run(self, *words, timeout=90, **environment):
+        return subprocess.run(
+            self.command(*words, **environment), capture_output=True, text=True, timeout=timeout, check=False
+        )
+
+    def ztdpu(self, *words, **more):
+        return self.run(sys.executable, "-m", "ztdpu", *words, **more)
+
+    def end(self):
+        self._keeper.communicate()
+
+
+class NobodysLab(Lab):
+    """A lab of `Nobody`: used through the same commands, run as that user."""
+
+    def __init__(self, name, nobody, *options):
+        super().__init__(name, *options)
+        self.state = Path("/tmp") / self.prefix
+        self.nobody = nobody
+
+    def ztdpu(self, *words, check=True, timeout=90):
+        server = f"unix:{self.state}/control/admin.sock"
+        ended = self.nobody.ztdpu(*words, timeout=timeout, ZTDPU_SERVER=server, NO_COLOR="1")
+        assert not check or ended.returncode == 0, f"{words}: {ended.stdout}{ended.stderr}"
+        return ended
+
+
+@pytest.fixture(scope="session")
+def nobody(tmp_path_factory):
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become somebody else")
+    user = Nobody(tmp_path_factory.mktemp("nobody"))
+    yield user
+    user.end()
+
+
+@pytest.fixture(scope="session")
+def namespaced_nobody(nobody):
+    """Nobody on a kernel that lets users make namespaces; skips when it does not."""
+    ended = nobody.run("unshare", "--user", "--map-root-user", "--net", "--mount", "true")
+    if ended.returncode != 0:
+        pytest.skip(f"the kernel forbids user namespaces: {ended.stderr.strip()}")
+    return nobody
+
+
 def make_lab(name, *options):
     """Use as a generator fixture: a lab that is up, and nothing of it afterwards."""
     if os.geteuid() != 0:
@@ -111,3 +211,21 @@ def new_lab():
     yield make
     for lab in labs:
         lab.down()
+
+
+@pytest.fixture(scope="module")
+def nobodys_lab(namespaced_nobody):
+    """A lab on the userns fabric that is up, and nothing of it afterwards."""
+    lab = NobodysLab("u", namespaced_nobody)
+    try:
+        yield lab.up()
+    finally:
+        lab.down()
+
+
+@pytest.fixture
+def new_nobodys_lab(namespaced_nobody):
+    """A lab of nobody's that is not up yet."""
+    lab = NobodysLab("v", namespaced_nobody)
+    yield lab
+    lab.down()

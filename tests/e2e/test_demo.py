@@ -38,10 +38,26 @@ def test_the_demo_holds_and_leaves_nothing():
     pytest.importorskip("sklearn", reason="extra `demo` is not installed")
     state, ended = run_demo("-o", "json")
     assert ended.returncode == 0, ended.stderr
-    result = json.loads(ended.stdout)
+    check_figures(json.loads(ended.stdout), fabric="netns", isolation="full")
+    assert not find_leftovers(state.name, state)
+
+
+def test_nobody_has_the_same_demo_on_the_userns_fabric(namespaced_nobody):
+    """No root, no home, no sudo, no option: the whole demo, with the same figures."""
+    pytest.importorskip("sklearn", reason="extra `demo` is not installed")
+    session = f"/tmp/zt{os.getpid()}s"
+    namespaced_nobody.run("mkdir", "-m", "700", session)
+    ended = namespaced_nobody.ztdpu("demo", "-o", "json", timeout=120, XDG_RUNTIME_DIR=session)
+    assert ended.returncode == 0, ended.stderr
+    check_figures(json.loads(ended.stdout), fabric="userns", isolation="shared-uid")
+    assert not processes.find_members(f"{session}/ztdpu/demo")
+    assert list((namespaced_nobody.root / session.lstrip("/")).iterdir()) == []
+
+
+def check_figures(result, *, fabric, isolation):
     assert result["ok"] is True
     assert result["seconds"] < 60
-    assert (result["fabric"], result["isolation"]) == ("netns", "full")
+    assert (result["fabric"], result["isolation"]) == (fabric, isolation)
     assert {device["name"] for device in result["devices"]} == {"dpu-0", "dpu-1"}
     for training in result["tenants"].values():
         assert training["ranks"] == 2
@@ -57,7 +73,6 @@ def test_the_demo_holds_and_leaves_nothing():
     assert result["wire"]["canary_hits_without_encryption"] > 0
     assert result["revocation"]["pps_before"] >= 1_000
     assert result["revocation"]["ack_to_last_packet_ms"] <= 1_000
-    assert not find_leftovers(state.name, state)
 
 
 def test_a_demo_beside_a_lab_of_the_same_directory_is_refused_once_and_leaves_it_alone(lab):
