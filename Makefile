@@ -14,6 +14,8 @@ help: ## What can be made.
 setup: $(READY) ## A virtual environment with the locked packages; the command is then .venv/bin/ztdpu.
 
 $(READY): requirements.lock pyproject.toml deploy/pick-python.sh
+	@[ -w . ] || { echo "setup: this checkout has no up-to-date .venv, and $$(id -un) may not write here" >&2; \
+	  echo "  next: make setup as its owner, or work in a copy of your own" >&2; exit 1; }
 	@python=$$(sh deploy/pick-python.sh) && echo "setup: $$python ($$($$python --version))" && \
 	  { [ -x $(BIN)/python ] || $$python -m venv $(VENV); }
 	@echo "setup: installing the locked packages (about half a minute)"
@@ -35,8 +37,8 @@ docs: $(READY) ## The documentation as web pages, in build/docs; a warning is an
 	@$(BIN)/sphinx-build -W --keep-going -q -E -b html docs build/docs
 	@echo "docs: build/docs/index.html"
 
-demo: $(READY) ## A lab, two trainings, attacks, a revocation: one minute. ARGS="-o json" for machines.
-	@sh deploy/setup-system.sh verify
+demo: $(READY) ## A lab, two trainings, attacks, a revocation: one minute, as root or not. ARGS="-o json" for machines.
+	@sh deploy/setup-system.sh demo
 	@$(BIN)/ztdpu demo $(ARGS)
 
 bench: $(READY) ## Throughput, latency, CPU, attestation, policy on this machine. ARGS=overlay, ARGS="--quick", ARGS=--help.

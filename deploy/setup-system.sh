@@ -1,5 +1,6 @@
 #!/bin/sh
 # `install`: bring what demo and tests need from Debian or Ubuntu.  `verify`: name what is missing and how to get it.
+# `demo`: the same as `verify` for root; anybody else is told, and the demo takes a fabric that works with what is there.
 # Not wanted, not checked: wireguard-go (apt-get install wireguard-go wireguard-tools), with which `make bench` compares.
 set -eu
 
@@ -42,8 +43,19 @@ verify)
         exit 1
     fi
     ;;
+demo)
+    if ! .venv/bin/python -c 'import ztdpu.cli' 2>/dev/null; then
+        who=$(id -un 2>/dev/null || id -u)
+        echo "user $who cannot use this checkout: .venv/bin/python does not run, or may not read ztdpu" >&2
+        echo "  next: make setup, sudo make demo, or a copy of the checkout (and an interpreter) that $who may read" >&2
+        exit 1
+    fi
+    [ "$(id -u)" != 0 ] || exec sh "$0" verify
+    packages=$(missing)
+    [ -z "$packages" ] || echo "note: missing from this machine: $packages(make setup-system, as root)" >&2
+    ;;
 *)
-    echo "usage: setup-system.sh install|verify" >&2
+    echo "usage: setup-system.sh install|verify|demo" >&2
     exit 2
     ;;
 esac

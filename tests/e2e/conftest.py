@@ -115,10 +115,12 @@ sys.stdin.read()
 """
 
     def __init__(self, copy):
-        for name in ("ztdpu", "examples", "policies"):
+        for name in ("ztdpu", "examples", "policies", "deploy"):
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(CHECKOUT / name, copy / name, ignore=ignored)
-        shutil.copy(CHECKOUT / "pyproject.toml", copy)
+        for name in ("pyproject.toml", "requirements.lock", "Makefile"):
+            shutil.copy(CHECKOUT / name, copy)
+        (copy / ".venv").symlink_to(sys.prefix)
         subprocess.run(["chmod", "-R", "a+rX", str(copy)], check=True)
         subprocess.run([sys.executable, "-m", "compileall", "-q", str(copy / "ztdpu")], check=True)
         command = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", self.PREPARE, str(copy)]
