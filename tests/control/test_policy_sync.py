@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from typing import Any
@@ -129,16 +130,32 @@ async def test_reload_is_a_sync_and_never_fails(plant: Any, admin: Any, process:
     broken = plant.policy_dir / "tenants" / "blue.yaml"
     good = broken.read_text()
     broken.write_text(good.replace("suite:", "suit:"))
-    process.reload()
+    await reload(process)
     assert (await admin.policy_status()).faults, "the last good policy stays, and the faults are told"
     broken.write_text(good)
     before = (await admin.policy_status()).generation
-    process.reload()
+    await reload(process)
     status = await admin.policy_status()
     assert not status.faults
     assert status.generation > before
     actors = [str(entry.leaf) for entry in await admin.list_audit()]
     assert sum("operator:SIGHUP" in leaf for leaf in actors) == 2
     (plant.folder / "roster.cbor").rename(plant.folder / "elsewhere")
-    process.reload()
+    await reload(process)
     assert not (await admin.policy_status()).faults
+
+
+async def test_a_failed_policy_test_is_a_fault(plant: Any, admin: Any) -> None:
+    test = "apiVersion: ztdpu.dev/v1\nkind: PolicyTest\nmetadata: {name: apart}\nspec:\n  flows:\n"
+    (plant.policy_dir / "tests.yaml").write_text(f"{test}    - {{from: red-0, to: blue-0, port: any, expect: drop}}\n")
+    assert not (await admin.sync_policy()).faults
+    (plant.policy_dir / "tests.yaml").write_text(f"{test}    - {{from: red-0, to: blue-0, port: any, expect: allow}}\n")
+    [fault] = (await admin.sync_policy()).faults
+    assert "apart" in fault.message
+    assert (fault.where.file, fault.where.line) == (str(plant.policy_dir / "tests.yaml"), 6)
+
+
+async def reload(process: ControlProcess) -> None:
+    """As SIGHUP does; returns when it is done."""
+    process.reload()
+    await next(task for task in asyncio.all_tasks() if task.get_name() == "reload")

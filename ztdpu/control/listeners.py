@@ -39,6 +39,7 @@ from ztdpu.control.guard import Guard, SvidIdentifier, identify_anyone, identify
 from ztdpu.control.issue import Issuer
 from ztdpu.control.meters import Meters
 from ztdpu.control.policy_changes import PolicyChanges
+from ztdpu.control.policy_watch import PolicyWatch
 from ztdpu.control.refusals import Refusals
 from ztdpu.control.source.git_source import GitSource
 from ztdpu.errors import ConfigurationError
@@ -104,7 +105,8 @@ class Listeners:
         self._attestation = AttestationServicer(fleet, concluder, meters, self._refusals)
         self._changes = Changes(fleet)
         self.policy_changes = _policy_changes(fleet, spec, concluder, meters, git)
-        self._policy = PolicyServicer(fleet, self.policy_changes)
+        self.policy_watch = PolicyWatch(fleet, meters)
+        self._policy = PolicyServicer(fleet, self.policy_changes, self.policy_watch)
         self._control = ControlServicer(fleet, spec, self._policy)
         self._health = HealthServicer()
         self._tls: list[aio.Server] = []
@@ -151,8 +153,9 @@ class Listeners:
         return self.policy_changes.source.standing
 
     def sweep(self) -> None:
-        """What time alone brings: the summary of refusals that got no leaf of their own."""
+        """What time alone brings: the summary of refusals without a leaf of their own, and policy tests run again."""
         self._refusals.sweep()
+        self.policy_watch.sweep()
 
     async def announce_end(self) -> None:
         """Answer "not serving" to health checks from here on."""
@@ -160,6 +163,7 @@ class Listeners:
 
     async def close(self) -> None:
         """Let calls end for STOP_GRACE_S, then end them."""
+        await self.policy_watch.close()
         servers = [*self._tls, *((self._local,) if self._local else ())]
         await asyncio.gather(*(server.stop(STOP_GRACE_S) for server in servers))
 

@@ -6,7 +6,7 @@ import typer
 
 from ztdpu.cli.policy.checks import diff, prove, run_policy_tests
 from ztdpu.cli.policy.files import explain, lint
-from ztdpu.cli.policy.source import status, sync
+from ztdpu.cli.policy.source import hold, resume, status, sync
 
 app = typer.Typer(
     no_args_is_help=True, help="Lint, test, compare, prove and explain policy files; sync them into control."
@@ -19,6 +19,8 @@ for name, verb in (
     ("diff", diff),
     ("prove", prove),
     ("sync", sync),
+    ("hold", hold),
+    ("resume", resume),
     ("status", status),
 ):
     app.command(name)(verb)

@@ -10,6 +10,7 @@ from ztdpu.control.authorisation import ACCESS
 from ztdpu.control.change_steps import ChangeRequest
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.policy_changes import PolicyChange, PolicyChanges
+from ztdpu.control.policy_watch import PolicyWatch
 from ztdpu.control.view import view_device_policy
 from ztdpu.errors import Location, PolicyError, PolicyRefusedError
 from ztdpu.model.administration import PolicyFaultPlace, PolicyStatus, PolicySync
@@ -20,9 +21,10 @@ from ztdpu.v1 import policy_pb2, policy_pb2_grpc
 class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
     """The policy in force, and how it changes."""
 
-    def __init__(self, fleet: Fleet, changes: PolicyChanges) -> None:
+    def __init__(self, fleet: Fleet, changes: PolicyChanges, watch: PolicyWatch) -> None:
         self._fleet = fleet
         self._changes = changes
+        self._watch = watch
 
     @property
     def faults(self) -> tuple[PolicyFaultPlace, ...]:
@@ -78,6 +80,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
             devices=tuple(view_device_policy(self._fleet, name) for name in self._fleet.names()),
             faults=self.faults,
             source=source,
+            tests=self._watch.report,
         )
 
 

@@ -22,6 +22,7 @@ from ztdpu.policy.cluster import Cluster
 from ztdpu.policy.compile import CompiledTables, Compiler
 from ztdpu.policy.load import load_directory
 from ztdpu.policy.references import appraisal_policy_for, reference_values_for
+from ztdpu.policy.tests import run_tests
 from ztdpu.trust.reference import AppraisalPolicy, ReferenceValues
 from ztdpu.trust.roster import Roster, verify_roster
 from ztdpu.trust.sshsig import parse_public_keys
@@ -79,7 +80,22 @@ def load_desired(spec: Specification, *, lowest_roster_serial: int) -> Desired:
 
     """
     assert spec.policy_dir is not None
-    return build_desired(spec, partial(load_directory, spec.policy_dir), lowest_roster_serial=lowest_roster_serial)
+    return build_desired(spec, partial(_load_tested, spec.policy_dir), lowest_roster_serial=lowest_roster_serial)
+
+
+def failed_tests(cluster: Cluster, *, before: Cluster | None = None) -> tuple[PolicyError, ...]:
+    """Run the cluster's policy tests, and those of the cluster before it: nobody deletes a test to pass it."""
+    runs = [("", run_tests(cluster))]
+    if before is not None:
+        remark = " (a test of the policy in force; change the test first, in a commit of its own)"
+        runs.append((remark, run_tests(cluster, tests_of=before)))
+    faults: dict[tuple[str, str], PolicyError] = {}
+    for remark, results in runs:
+        for result in results:
+            if not result.passed:
+                text = f"policy test {result.test}: {result.line}: {result.detail}{remark}"
+                faults.setdefault((result.test, result.line), PolicyError(text, where=result.where))
+    return tuple(faults.values())
 
 
 def build_desired(spec: Specification, load: Callable[[], Cluster], *, lowest_roster_serial: int) -> Desired:
@@ -135,6 +151,14 @@ def load_manufacturer_roots(path: Path) -> tuple[x509.Certificate, ...]:
         raise ConfigurationError(
             f"no certificates in it: {error}", remedy="give a PEM bundle", where=Location(file=str(path), line=0)
         ) from error
+
+
+def _load_tested(directory: Path) -> Cluster:
+    cluster = load_directory(directory)
+    failed = failed_tests(cluster)
+    if failed:
+        raise PolicyRefusedError(failed)
+    return cluster
 
 
 def _gather(faults: list[PolicyError], make: Callable[[], _Made]) -> _Made | None:

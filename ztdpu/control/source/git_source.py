@@ -15,7 +15,7 @@ from typing import Final
 
 from ztdpu.control.configuration import GitPolicy, Specification
 from ztdpu.control.policy_record import AcceptedCommit
-from ztdpu.control.source.desired import Desired, build_desired
+from ztdpu.control.source.desired import Desired, build_desired, failed_tests
 from ztdpu.control.source.git_mirror import GitMirror
 from ztdpu.errors import (
     CommitError,
@@ -139,9 +139,11 @@ class GitSource:
     def _load(self, files: Mapping[str, bytes], tests_of: Mapping[str, bytes] | None) -> Cluster:
         origin = f"{self._policy.repository} {self._policy.ref}"
         cluster = load_files(files, origin=origin)
-        faults = list(parse_trust(_trust_texts(files)).owners.check_tenants(cluster))
+        faults = parse_trust(_trust_texts(files)).owners.check_tenants(cluster)
+        if not faults and tests_of is not None:
+            faults = failed_tests(cluster, before=load_files(tests_of, origin=origin))
         if faults:
-            raise PolicyRefusedError(tuple(faults))
+            raise PolicyRefusedError(faults)
         return cluster
 
     def _bring_tip(self) -> str:
