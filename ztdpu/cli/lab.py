@@ -37,6 +37,12 @@ def up(
         int | None, typer.Option(min=1, help="How many devices; what the policy lacks is generated.")
     ] = None,
     policy: Annotated[Path | None, typer.Option(help="Directory of policy files.")] = None,
+    policy_git: Annotated[
+        Path | None,
+        typer.Option(
+            "--policy-git", help="New directory for a git repository of the policy, which control reads."
+        ),
+    ] = None,
     state: StateOption = DEFAULT_STATE,
     mtu: Annotated[int, typer.Option(min=1400, max=65535, help="MTU of the fabric, octets.")] = DEFAULT_MTU_OCTETS,
     prefix: Annotated[str, typer.Option(help="First part of the namespaces' names.")] = DEFAULT_PREFIX,
@@ -70,6 +76,7 @@ def up(
                 prefix=prefix,
                 mtu_octets=mtu,
                 policy=policy,
+                policy_git=policy_git,
                 devices=devices,
                 strangers=tuple(stranger or ()),
                 interval_s=interval,

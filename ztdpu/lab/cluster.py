@@ -10,7 +10,9 @@ Called by `ztdpu lab`, the demo and the tests. Forks only while it is small: grp
 from __future__ import annotations
 
 import compileall
+import dataclasses
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -48,6 +50,7 @@ from ztdpu.lab.manufacture import (
     manufacture,
     write_start_up_files,
 )
+from ztdpu.lab.policy_repository import make_policy_repository
 from ztdpu.lab.record import LabRecord, tail
 from ztdpu.lab.takedown import clear, forget, locked, sweep
 from ztdpu.lab.view import Bind, View, homes, hosts_file
@@ -69,6 +72,7 @@ def start_lab(
     prefix: str = DEFAULT_PREFIX,
     mtu_octets: int = DEFAULT_MTU_OCTETS,
     policy: Path | None = None,
+    policy_git: Path | None = None,
     devices: int | None = None,
     strangers: Sequence[str] = (),
     interval_s: float = 10,
@@ -78,6 +82,7 @@ def start_lab(
 ) -> LabRecord:
     """Build the lab; returns when every device is attested and ready.
 
+    `policy_git` is where to make a git repository of the policy, for control to read; it outlives the lab.
     `strangers` are devices without endpoints, with a join token but without a running agent; with `replace` a lab
     that is there is taken down first. Raises UsageError, PolicyRefusedError, StateError (a lab is up), MachineError
     (something did not start: says what, and shows the end of its log); nothing is left behind then.
@@ -90,6 +95,7 @@ def start_lab(
     with locked(state):
         sweep(state, prefix, replace=replace)
         children = processes.find_children()
+        plan = None
         try:
             _claim(state)
             enclosure = make_enclosure(str(state)) if fabric is Fabric.USERNS else 0
@@ -103,6 +109,9 @@ def start_lab(
                 strangers=strangers,
                 shared_uid=ISOLATION[fabric] is Isolation.SHARED_UID,
             )
+            if policy_git is not None:
+                progress("making the policy repository")
+                plan = _with_repository(plan, policy_git)
             check_socket_paths(plan)
             _refuse_foreign_names(plan)
             record = LabRecord(plan=plan, fabric=fabric, isolation=ISOLATION[fabric], strangers=tuple(strangers))
@@ -117,11 +126,18 @@ def start_lab(
             processes.end_members(processes.find_children() - children)
             clear(state)
             forget(state)
+            if plan is not None and plan.policy_git:
+                shutil.rmtree(Path(plan.policy_git).parent, ignore_errors=True)
             if isinstance(error, OSError):
                 remedy = "docs/fabrics.md says what each fabric needs; --fabric userspace needs the least"
                 raise MachineError(f"this machine refuses: {error}", remedy=remedy) from error
             raise
     return record
+
+
+def _with_repository(plan: LabPlan, directory: Path) -> LabPlan:
+    repository = make_policy_repository(real_path(directory), Path(plan.policy))
+    return dataclasses.replace(plan, policy_git=str(repository.bare), policy_anchor=repository.anchor)
 
 
 def _prepare(plan: LabPlan, *, interval_s: float, lease_s: float) -> None:

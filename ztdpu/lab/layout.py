@@ -96,6 +96,10 @@ class LabPlan:
     devices: tuple[DevicePlan, ...]
     endpoints: tuple[EndpointPlan, ...]
     peerings: tuple[PeeringPlan, ...] = ()
+    policy_git: str = ""
+    """Bare git repository that control reads instead of `policy`; empty without one."""
+    policy_anchor: str = ""
+    """Its first commit."""
 
     def mates(self, endpoint: EndpointPlan) -> tuple[EndpointPlan, ...]:
         """Everybody who exists for an endpoint: its tenant's endpoints and its partners by Peering."""
@@ -285,6 +289,8 @@ def decode_plan(document: dict[str, Any]) -> LabPlan:
                 PeeringPlan(name=one["name"], tenants=tuple(one["tenants"]), members=tuple(one["members"]))
                 for one in document["peerings"]
             ),
+            policy_git=document["policy_git"],
+            policy_anchor=document["policy_anchor"],
         )
     except (AttributeError, KeyError, TypeError) as error:
         raise StateError("the plan of this lab is not one of this version", remedy="ztdpu lab down") from error

@@ -44,6 +44,7 @@ AGENT_FILE: Final = "agent.yaml"
 CONTROL_FILE: Final = "control.yaml"
 DEVICE_SECRETS: Final = "device-secrets.json"
 FAULT_SOCKET: Final = "fault.sock"
+POLICY_POLL_S: Final = 1
 JOIN_TOKEN: Final = "join-token"  # noqa: S105 - a file name
 
 
@@ -135,7 +136,7 @@ def control_document(plan: LabPlan, *, interval_s: float, lease_s: float) -> dic
     spec = {
         "trustDomain": TRUST_DOMAIN,
         "stateDir": str(paths.control / "state"),
-        "policyDir": plan.policy,
+        **_policy_source(plan),
         "rosterFile": str(paths.public / ROSTER),
         "rosterSignatureFile": str(paths.public / ROSTER_SIGNATURE),
         "rosterKeysFile": str(paths.public / ROSTER_KEYS),
@@ -147,6 +148,12 @@ def control_document(plan: LabPlan, *, interval_s: float, lease_s: float) -> dic
         "metricsListen": f"{OOB_CONTROL}:{METRICS_PORT}",
     }
     return {"apiVersion": API_VERSION, "kind": "ControlConfiguration", "spec": spec}
+
+
+def _policy_source(plan: LabPlan) -> dict[str, Any]:
+    if not plan.policy_git:
+        return {"policyDir": plan.policy}
+    return {"policyGit": {"repository": plan.policy_git, "anchor": plan.policy_anchor, "pollS": POLICY_POLL_S}}
 
 
 def agent_document(plan: LabPlan, device: DevicePlan) -> dict[str, Any]:
