@@ -41,6 +41,7 @@ def test_good_file_and_its_defaults(tmp_path):
     spec = read(tmp_path, GOOD).spec
     assert spec.device == "dpu-0"
     assert (spec.underlay.mtu_octets, spec.max_lease_s, spec.join_token_file) == (9000, 3600, None)
+    assert spec.underlay.port == 1000, "PSP's own"
     assert spec.control.main == "[fd00::1]:7402"
 
 
@@ -57,6 +58,7 @@ def test_good_file_and_its_defaults(tmp_path):
         ('main: "[fd00::1]:7402"', 'main: "fd00::1:7402"', 9),
         ("address: 10.90.0.10", "address: 10.90.0.300", 14),
         ("    address: 10.90.0.10", "    address: 10.90.0.10\n    mtuOctets: 100", 15),
+        ("    address: 10.90.0.10", "    address: 10.90.0.10\n    port: 0", 15),
         ("  stateDir:", "  statDir: /run\n  stateDir:", 6),
         ("kind: AgentConfiguration", "kind: ControlConfiguration", 2),
         ("  device: dpu-0", "  device: dpu-0\n  maxLeaseS: 7200", 5),

@@ -15,6 +15,7 @@ from pydantic.alias_generators import to_camel
 
 from ztdpu.keys.lease import LEASE_S_MAX
 from ztdpu.policy.startup import UNDERLAY_MTU_OCTETS, AddressAndPort, TrustDomain, UnderlayMtu
+from ztdpu.psp import UDP_PORT
 
 NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 
@@ -39,6 +40,9 @@ class UnderlaySection(_Strict):
 
     address: IPv4Address | IPv6Address
     mtu_octets: UnderlayMtu = UNDERLAY_MTU_OCTETS
+    port: int = Field(default=UDP_PORT, ge=1, le=65_535)
+    """UDP port of PSP, here and at every peer. Another than PSP's own only where nobody may bind that (labs without
+    privilege): the tables do not carry it."""
 
 
 class RootOfTrustSection(_Strict):

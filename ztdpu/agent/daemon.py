@@ -263,7 +263,8 @@ class Daemon:
                 self._instance = message.instance
                 log("worker-ready", instance=message.instance.hex()[:8])
                 underlay = self._spec.underlay
-                self._tell_worker(mailbox.Configure(self._spec.device, str(underlay.address), underlay.mtu_octets))
+                place = (str(underlay.address), underlay.mtu_octets, underlay.port)
+                self._tell_worker(mailbox.Configure(self._spec.device, *place))
                 self._attach = asyncio.create_task(self._reattach(), name="attach")
             case mailbox.SasWanted():
                 self._exchange.want(message.peer, message.network_id, message.use)

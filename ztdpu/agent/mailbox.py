@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final
 import cbor2
 
 from ztdpu.errors import StateError
+from ztdpu.psp import UDP_PORT
 
 MESSAGE_LIMIT_OCTETS: Final = 128 * 1024
 """No message is longer; tables travel in a memfd."""
@@ -40,9 +41,11 @@ class Configure(Message):
     WORD: ClassVar[str] = "configure"
     device: str
     underlay_address: str
-    """IPv4 or IPv6 address to bind; PSP uses UDP port 1000."""
+    """IPv4 or IPv6 address to bind."""
     underlay_mtu_octets: int
     """Tables whose endpoints need more are refused."""
+    underlay_port: int = UDP_PORT
+    """UDP port of PSP, here and at every peer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from ztdpu.agent import mailbox
-from ztdpu.agent.worker.links.tun import Tun
+from ztdpu.agent.worker.links.opening import open_link
 from ztdpu.agent.worker.links.udp import UdpUnderlay
 from ztdpu.agent.worker.process import resident_octets
 from ztdpu.errors import StateError, TablesError
@@ -72,10 +72,11 @@ class Commands:
         if self._worker.pipeline is not None:
             raise StateError("the worker is configured already", remedy="restart the agent")
         try:
-            underlay = UdpUnderlay(message.underlay_address)
+            underlay = UdpUnderlay(message.underlay_address, port=message.underlay_port)
         except OSError as error:
-            remedy = "give the device this address before the agent starts, and free UDP port 1000"
-            raise StateError(f"cannot bind {message.underlay_address} port 1000: {error}", remedy=remedy) from error
+            port = message.underlay_port
+            remedy = f"give the device this address before the agent starts, and free UDP port {port}"
+            raise StateError(f"cannot bind {message.underlay_address} port {port}: {error}", remedy=remedy) from error
         self._device = message.device
         outer_octets = 40 if ":" in message.underlay_address else 20
         self._tunnel_mtu_octets = message.underlay_mtu_octets - outer_octets - _UDP_OCTETS - HEADER_OCTETS - ICV_OCTETS
@@ -91,7 +92,7 @@ class Commands:
     def _attach_endpoint(self, message: mailbox.AttachEndpoint, descriptors: list[int]) -> None:
         if len(descriptors) != 1:
             raise StateError("attach-endpoint needs one descriptor", remedy="restart the agent")
-        self._worker.attach(message.endpoint_id, Tun(os.dup(descriptors[0])))
+        self._worker.attach(message.endpoint_id, open_link(descriptors[0]))
 
     def _detach_endpoint(self, message: mailbox.DetachEndpoint, _: list[int]) -> None:
         self._worker.detach(message.endpoint_id)

@@ -1,7 +1,7 @@
 """The two sides of the worker, as narrow interfaces: an endpoint's virtual function and the underlay.
 
-Implemented by `tun`, `udp` and (for tests and unprivileged labs) `memory`. None of them blocks, none of them
-looks into a packet.
+Implemented by `tun`, `packet_socket` (labs without privilege), `udp` and (for tests) `memory`. None of them
+blocks, none of them looks into a packet.
 """
 
 from __future__ import annotations

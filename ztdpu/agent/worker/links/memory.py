@@ -1,6 +1,6 @@
 """Links that live in memory: the same interfaces without a kernel device behind them.
 
-For tests and for labs without privileges. An eventfd stands for readiness, so the same epoll loop drives them.
+For tests. An eventfd stands for readiness, so the same epoll loop drives them.
 Frames keep the virtio-net header that a TUN would carry.
 """
 
