@@ -59,7 +59,7 @@ def check_figures(result, *, fabric, isolation):
     assert result["ok"] is True
     assert result["seconds"] < 60
     assert (result["fabric"], result["isolation"]) == (fabric, isolation)
-    assert {device["name"] for device in result["devices"]} == {"dpu-0", "dpu-1"}
+    assert {device["name"] for device in result["devices"]} == {"dpu-0", "dpu-1", "dpu-2"}
     for training in result["tenants"].values():
         assert training["ranks"] == 2
         assert training["accuracy"] >= 0.9
@@ -74,6 +74,8 @@ def check_figures(result, *, fabric, isolation):
     assert result["wire"]["canary_hits_without_encryption"] > 0
     assert result["revocation"]["pps_before"] >= 1_000
     assert result["revocation"]["ack_to_last_packet_ms"] <= 1_000
+    assert result["revocation"]["red_steps_during_revocation"] > 0
+    assert result["revocation"]["red_accuracy"] >= 0.9
 
 
 def test_a_demo_beside_a_lab_of_the_same_directory_is_refused_once_and_leaves_it_alone(lab):

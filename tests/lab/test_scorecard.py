@@ -34,6 +34,7 @@ def test_good_figures_are_ok_and_have_the_promised_shape():
     score.note_attack(**ATTACK)
     score.note_wire(WIRE, FENCE)
     score.note_revocation("dpu-1", [[n * MS for n in range(1000, 2042)]] * 2, 2000 * MS)
+    assert score.note_bystander("red", 700, [REPORT, REPORT]) == "red trains on, 700 steps since"
     document = score.document(seconds=31.26)
     assert document == {
         "ok": True,
@@ -46,6 +47,7 @@ def test_good_figures_are_ok_and_have_the_promised_shape():
         "wire": {"psp_packets": 900, "clear_packets": 0, "canary_hits": 0, "canary_hits_without_encryption": 200},
         "revocation": {
             "device": "dpu-1", "pps_before": 1001, "ack_to_last_packet_ms": 41.0, "packets_after_ack": 82,
+            "red_steps_during_revocation": 700, "red_accuracy": 0.96,
         },
     }  # fmt: skip
 
@@ -71,6 +73,16 @@ def test_an_attack_that_proves_nothing_is_a_fault(change):
 def test_a_training_that_went_wrong_is_a_fault(change):
     score = Scorecard()
     score.note_training("blue", [REPORT | change, REPORT])
+    assert len(score.faults) == 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "change"),
+    [(0, {}), (700, {"accuracy": 0.89}), (700, {"max_abs_diff_to_single_process": 1e-4})],
+)
+def test_a_training_that_a_revocation_elsewhere_disturbs_is_a_fault(steps, change):
+    score = Scorecard()
+    score.note_bystander("red", steps, [REPORT | change, REPORT])
     assert len(score.faults) == 1
 
 

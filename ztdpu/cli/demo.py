@@ -166,10 +166,16 @@ def _sentences(result: dict[str, Any]) -> list[str]:
     if revocation := result["revocation"]:
         late, last_ms = revocation["packets_after_ack"], revocation["ack_to_last_packet_ms"]
         last = f"last packet {last_ms:.1f} ms later" if late else "not one packet later"
+        steps = revocation.get("red_steps_during_revocation", 0)
         until = f", up to {last_ms:.1f} ms after it" if late else ""
         lines += [
-            f"\n{revocation['device']} revoked: {last}.",
+            f"\n{revocation['device']} revoked: {last}{', while red trains on' if steps else ''}.",
             f"  {revocation['pps_before']} packets a second flowed each way before. Late packets, accepted after",
             f"  control's acknowledgement: {late}{until}. The bound is {BOUND_S:.0f} s.",
         ]
+        if steps:
+            lines += [
+                f"  On two devices that stay, red did {steps} training steps in the two seconds after it,",
+                f"  and went on to the end: {revocation['red_accuracy']:.1%} right.",
+            ]
     return lines

@@ -2,7 +2,7 @@
 
     1 lab up          2 captures on br0, behind blue's fence and in front of it
     3 blue and red train, and while they do:  4 a canary, and one packet to show  5 the attacks of `lab.campaign`
-    6 dpu-1 is revoked while datagrams flow both ways        7 lab down
+    6 dpu-1 is revoked while datagrams flow both ways, and red trains on on the devices that stay        7 lab down
 
 Called by `ztdpu demo`, which shows the `Step`s and prints the result. Measures nothing by itself what the
 lab's captures can measure: a packet counts where it passes, not where somebody says it went. However it ends,
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ztdpu.errors import MachineError, StateError, ZtdpuError
+from ztdpu.lab.bystander import STEPS, Bystander
 from ztdpu.lab.campaign import NEED_A_SPARE, Apart, Campaign, choose_cast
 from ztdpu.lab.crew import Crew, Hand
 from ztdpu.lab.fabric import FabricChoice
@@ -37,6 +38,9 @@ from ztdpu.rpc.client import ControlClient
 STRANGER: Final = "dpu-x"
 """A device of its own for the attack with altered firmware: in policy and roster, without endpoints."""
 REVOKED: Final = "dpu-1"
+DEVICES: Final = 3
+"""One more than the example has, so that a training over two devices goes on when one is revoked."""
+BYSTANDERS: Final = ("red-0", "red-2")
 TENANTS: Final = ("blue", "red")
 STREAM_RATE_PPS: Final = 2_000
 _TCP_ATTEMPTS: Final = 20
@@ -126,7 +130,8 @@ class Demo:
         atexit.register(self._clean)  # before the lab is built: also what escapes between two lines is cleaned up
         try:
             with self._step("lab up"):
-                self._lab("up", "--fabric", self.score.fabric, "--prefix", self._prefix, "--stranger", STRANGER)
+                options = ("--fabric", self.score.fabric, "--prefix", self._prefix, "--devices", str(DEVICES))
+                self._lab("up", *options, "--stranger", STRANGER)
                 plan = require_record(self.state).plan
             self._show(plan)
         except ZtdpuError:
@@ -278,7 +283,11 @@ class Demo:
     # --- revocation ---
 
     def _revoke(self, crew: Crew, control: ControlClient) -> str:
-        """Datagrams flow from and to the device; both receivers' captures say when the last one was accepted."""
+        """Datagrams flow from and to the device; both receivers' captures say when the last one was accepted.
+
+        Red trains on two other devices meanwhile, and to its end.
+        """
+        red = Bystander(crew, EXAMPLE, BYSTANDERS, self._pass_on_bystander)
         ends = ("blue-0", "blue-1")
         port = str(_STREAM_PORT)
         sinks = [crew.start_python(end, "ztdpu.lab.traffic", "sink", "--port", port, "--deaf") for end in ends]
@@ -294,16 +303,22 @@ class Demo:
         ]
         for sender in senders:
             sender.read_line()
+        red.wait_begun()
         time.sleep(_STREAM_S)
         change = control.revoke_device(REVOKED, reason="demonstration")
         time.sleep(_AFTER_REVOCATION_S)
+        steps = red.steps_between(change.acknowledged_unix_ns / 1e9, time.time())
         for sender in senders:
             sender.finish()
         counts = [capture.finish() for capture in captures]
         for sink in sinks:
             sink.finish()
         stamps = [count["stamps_unix_ns"] for count in counts]
-        return self.score.note_revocation(REVOKED, stamps, change.acknowledged_unix_ns)
+        words = self.score.note_revocation(REVOKED, stamps, change.acknowledged_unix_ns)
+        return f"{words}; {self.score.note_bystander('red', steps, red.finish())}"
+
+    def _pass_on_bystander(self, step: int, loss: float) -> None:
+        self._progress(Progress(tenant="red", step=step, steps=STEPS, loss=loss))
 
     @contextmanager
     def _step(self, name: str) -> Iterator[Callable[[str], None]]:

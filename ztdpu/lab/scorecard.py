@@ -101,6 +101,15 @@ class Scorecard:
         self._require(last_ms <= LONGEST_REVOCATION_MS, f"packets were accepted for {last_ms} ms after the revocation")
         return f"last packet {last_ms:.1f} ms later" if after else "not one packet later"
 
+    def note_bystander(self, tenant: str, steps: int, reports: Sequence[Mapping[str, Any]]) -> str:
+        """A training on devices that stay went on after the revocation and learned as well; after `note_revocation`."""
+        accuracy, difference = reports[0]["accuracy"], reports[0]["max_abs_diff_to_single_process"]
+        self.revocation |= {f"{tenant}_steps_during_revocation": steps, f"{tenant}_accuracy": accuracy}
+        self._require(steps > 0, f"{tenant} did not train on while a device was revoked")
+        self._require(accuracy >= LEAST_ACCURACY, f"{tenant}: accuracy {accuracy} is below {LEAST_ACCURACY}")
+        self._require(difference <= MOST_DIFFERENCE, f"{tenant}: {difference} away from what one process computes")
+        return f"{tenant} trains on, {steps} steps since"
+
     def note_wire(self, wire: Mapping[str, Any], fence: Mapping[str, Any]) -> str:
         """What br0 showed, and that the same search finds the canary where it is in clear."""
         self.wire = {
