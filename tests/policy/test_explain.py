@@ -57,7 +57,10 @@ def test_another_tenant_does_not_exist_from_here(repository: Path) -> None:
 def test_addresses_both_families_and_icmp(repository: Path) -> None:
     assert ask(repository, "blue-0", "10.1.0.11", "5000/tcp").verdict is Verdict.ALLOW
     assert ask(repository, "blue-0", "fd00:1::11", "5000/tcp").verdict is Verdict.ALLOW
-    assert ask(repository, "blue-0", "10.9.9.9", "5000/tcp").reason is Reason.NO_ROUTE
+    nowhere = ask(repository, "blue-0", "10.9.9.9", "5000/tcp")
+    assert nowhere.reason is Reason.NO_RULE, "the fence asks rules first, and counts it as theirs"
+    assert "nobody in blue's network has 10.9.9.9" in nowhere.steps[0].text
+    assert ask(repository, "blue-0", "10.1.0.10", "5000/tcp").reason is Reason.MARTIAN
     icmp = ask(repository, "blue-0", "fd00:1::11", "icmp")
     assert icmp.protocol == "icmpv6"
     assert icmp.steps[-1].station == "ingress", "egress allows ICMP, ingress does not"

@@ -115,14 +115,19 @@ class Explainer:
         target, address, own = _target(self._cluster, sender, destination)
         if address.version == 6 and protocol is Protocol.ICMP:
             protocol = Protocol.ICMPV6
-        steps = [self._route(sender, target, address)]
-        if steps[-1].verdict is not Verdict.DROP:
+        steps = [self._route(sender, target, address, own)]
+        if steps[0].verdict is not Verdict.DROP:
             steps.append(self._judge(sender, Direction.EGRESS, address, protocol, port))
+        elif target is None and steps[0].reason is Reason.NO_ROUTE:
+            # The fence asks its rules before it looks for a way: what they drop is counted as theirs.
+            egress = self._judge(sender, Direction.EGRESS, address, protocol, port)
+            steps = [*steps, egress] if egress.verdict is Verdict.DROP else [egress, *steps]
         if steps[-1].verdict is not Verdict.DROP:
             holder = self._by_id[self._fence(sender).ways[address.packed].endpoint_id]
             steps.append(self._judge(holder, Direction.INGRESS, own, protocol, port))
-        deciding = next((step for step in steps if step.verdict is Verdict.AUDIT), steps[-1])
-        last = steps[-1] if steps[-1].verdict is Verdict.DROP else deciding
+        last = steps[-1]
+        if last.verdict is not Verdict.DROP:
+            last = next((step for step in steps if step.verdict is Verdict.AUDIT), last)
         return Explanation(
             source=source,
             destination=destination,
@@ -133,14 +138,16 @@ class Explainer:
             steps=tuple(steps),
         )
 
-    def _route(self, sender: Endpoint, target: Endpoint | None, address: IpAddress) -> Step:
+    def _route(self, sender: Endpoint, target: Endpoint | None, address: IpAddress, own: IpAddress) -> Step:
         """Who has that address, as the sender sees it? What is not in its networks does not exist from there."""
         way = self._fence(sender).ways.get(address.packed)
         holder = None if way is None else self._by_id[way.endpoint_id]
-        allowed = False
+        allowed, reason = False, Reason.NO_ROUTE
         if target is not None and (holder is None or holder.name != target.name):
             meaning = f"there, {address} is {holder.name}" if holder else f"there, nobody has {address}"
             text = f"{target.name} is not in {sender.tenant}'s network{self._missing_link(sender, target)}; {meaning}"
+        elif address == own:
+            reason, text = Reason.MARTIAN, f"{address} is {sender.name} itself"
         elif holder is None or way is None:
             text = f"nobody in {sender.tenant}'s network has {address}"
         else:
@@ -149,7 +156,7 @@ class Explainer:
             station="route",
             device=sender.device,
             verdict=Verdict.ALLOW if allowed else Verdict.DROP,
-            reason=Reason.RULE_ALLOWED if allowed else Reason.NO_ROUTE,
+            reason=Reason.RULE_ALLOWED if allowed else reason,
             text=text,
         )
 
