@@ -28,6 +28,8 @@ class Metric(StrEnum):
     """Counter: refused callers beyond the rate at which each gets an audit leaf."""
     RELAYED_ENVELOPES = "ztdpu_relayed_envelopes_total"
     """Counter by result: `relayed`, `rate`, `size`, `no_peer`, `not_connected`."""
+    WORKLOADS = "ztdpu_workload_requests_total"
+    """Counter by action (`sign-x509`, `sign-jwt`, `join-job`, `leave-job`) and result: `ok`, or the code word."""
     REVOCATION_SECONDS = "ztdpu_revocation_seconds"
     """From commit to the answer of a peer."""
     GENERATION = "ztdpu_generation"

@@ -37,6 +37,8 @@ class Attestation(Section):
     lease_s: float = Field(default=60, ge=LEASE_S_MIN, le=LEASE_S_MAX, alias="leaseS")
     svid_s: int = Field(default=600, ge=5, le=3600, alias="svidS")
     """Life of a device's X.509-SVID."""
+    workload_svid_s: int = Field(default=300, ge=4, le=3600, alias="workloadSvidS")
+    """Life of an X.509-SVID of an endpoint or a rank; JWT-SVIDs live at most 300 s."""
 
     @model_validator(mode="after")
     def _one_attestation_may_fail(self) -> Self:

@@ -149,6 +149,7 @@ class Fleet(FleetState):
 
     def push_peers(self, device: str) -> None:
         """Tell one device who its peers are, if that changed; a fresher EAR alone is told when the told one ages."""
+        self.on_peers(device)
         if self.hub.get(device) is None:
             self._told_peers.pop(device, None)
             return

@@ -54,6 +54,8 @@ class FleetState:
         """Device -> generation at which its tables last changed."""
         self.revocations: dict[int, int] = {}
         """Generation -> CLOCK_BOOTTIME (ns) of its commit."""
+        self.on_peers: Callable[[str], None] = lambda _: None
+        """Called for a device about which something changed that its peers may hear of."""
         self._records: dict[str, DeviceRecord] = {}
         self._bindings: dict[str, StoredBinding] = {}
         self._kem_keys: dict[str, bytes] = {}

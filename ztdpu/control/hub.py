@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from ztdpu.control.workload_push import WorkloadAnswerPush, WorkloadsPush
 from ztdpu.errors import UnreachableError, ZtdpuError
 
 SA_ENVELOPE_LIMIT_OCTETS: Final = 64 * 1024
@@ -97,9 +98,19 @@ class RotatePush:
     force: bool
 
 
-Push = RosterPush | PeersPush | ConfigPush | SaPush | RevocationPush | EpochKeysPush | RotatePush
+Push = (
+    RosterPush
+    | PeersPush
+    | ConfigPush
+    | SaPush
+    | RevocationPush
+    | EpochKeysPush
+    | RotatePush
+    | WorkloadsPush
+    | WorkloadAnswerPush
+)
 
-_REPLACED: Final = (EpochKeysPush, RosterPush, PeersPush, ConfigPush, RotatePush)
+_REPLACED: Final = (EpochKeysPush, RosterPush, PeersPush, ConfigPush, RotatePush, WorkloadsPush)
 """Kinds of which only the newest counts, in the order in which they go out."""
 
 
@@ -109,16 +120,16 @@ class Outbox:
     def __init__(self) -> None:
         self._revocations: deque[RevocationPush] = deque()
         self._newest: dict[type[Push], Push] = {}
-        self._envelopes: deque[SaPush] = deque()
+        self._envelopes: deque[SaPush | WorkloadAnswerPush] = deque()
         self._filled = asyncio.Event()
         self._end: ZtdpuError | None = None
         self.dropped_envelopes = 0
 
     def put(self, push: Push) -> None:
-        """Queue it; an envelope too many is dropped and counted (whoever wants SAs asks again)."""
+        """Queue it; an envelope or answer too many is dropped and counted (whoever wants it asks again)."""
         if isinstance(push, RevocationPush):
             self._revocations.append(push)
-        elif isinstance(push, SaPush):
+        elif isinstance(push, (SaPush, WorkloadAnswerPush)):
             if len(self._envelopes) >= SA_WAITING_LIMIT:
                 self.dropped_envelopes += 1
                 return

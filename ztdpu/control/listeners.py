@@ -26,6 +26,7 @@ from ztdpu.control.api.attestation import AttestationServicer
 from ztdpu.control.api.audit import AuditServicer
 from ztdpu.control.api.control import ControlServicer
 from ztdpu.control.api.device import DeviceServicer
+from ztdpu.control.api.job import JobServicer
 from ztdpu.control.api.key import KeyServicer
 from ztdpu.control.api.policy import PolicyServicer
 from ztdpu.control.api.tenant import EndpointServicer, TenantServicer
@@ -37,11 +38,14 @@ from ztdpu.control.fleet import Fleet
 from ztdpu.control.git_changes import GitChanges, GitState
 from ztdpu.control.guard import Guard, SvidIdentifier, identify_anyone, identify_local
 from ztdpu.control.issue import Issuer
+from ztdpu.control.jobs import Jobs
 from ztdpu.control.meters import Meters
 from ztdpu.control.policy_changes import PolicyChanges
 from ztdpu.control.policy_watch import PolicyWatch
 from ztdpu.control.refusals import Refusals
 from ztdpu.control.source.git_source import GitSource
+from ztdpu.control.workload_signer import WorkloadSigner, ensure_jwt_key
+from ztdpu.control.workloads import Workloads
 from ztdpu.errors import ConfigurationError
 from ztdpu.model.administration import PolicySync
 from ztdpu.model.policy_source import PolicyStanding
@@ -58,6 +62,8 @@ from ztdpu.v1 import (
     device_pb2_grpc,
     endpoint_pb2,
     endpoint_pb2_grpc,
+    job_pb2,
+    job_pb2_grpc,
     key_pb2,
     key_pb2_grpc,
     policy_pb2,
@@ -82,6 +88,7 @@ SERVICES: Final = tuple(
         (endpoint_pb2, "EndpointService"),
         (policy_pb2, "PolicyService"),
         (key_pb2, "KeyService"),
+        (job_pb2, "JobService"),
         (audit_pb2, "AuditService"),
         (control_pb2, "ControlService"),
     )
@@ -104,6 +111,11 @@ class Listeners:
         self._refusals = Refusals(fleet, meters)
         self._attestation = AttestationServicer(fleet, concluder, meters, self._refusals)
         self._changes = Changes(fleet)
+        self._jobs = Jobs(fleet)
+        signer = WorkloadSigner(
+            issuer, ensure_jwt_key(spec.state_dir), fleet.clock, ttl_s=spec.attestation.workload_svid_s
+        )
+        self._workloads = Workloads(fleet, self._jobs, signer, meters, self._refusals)
         self.policy_changes = _policy_changes(fleet, spec, concluder, meters, git)
         self.policy_watch = PolicyWatch(fleet, meters)
         self._policy = PolicyServicer(fleet, self.policy_changes, self.policy_watch)
@@ -155,6 +167,7 @@ class Listeners:
     def sweep(self) -> None:
         """What time alone brings: the summary of refusals without a leaf of their own, and policy tests run again."""
         self._refusals.sweep()
+        self._workloads.sweep()
         self.policy_watch.sweep()
 
     async def announce_end(self) -> None:
@@ -186,12 +199,13 @@ class Listeners:
     def _serve_everything(self, server: aio.Server) -> None:
         fleet, changes, meters = self._fleet, self._changes, self._meters
         attestation_pb2_grpc.add_AttestationServiceServicer_to_server(self._attestation, server)
-        agent_pb2_grpc.add_AgentServiceServicer_to_server(AgentServicer(fleet, meters), server)
+        agent_pb2_grpc.add_AgentServiceServicer_to_server(AgentServicer(fleet, meters, self._workloads), server)
         device_pb2_grpc.add_DeviceServiceServicer_to_server(DeviceServicer(fleet, changes, meters), server)
         tenant_pb2_grpc.add_TenantServiceServicer_to_server(TenantServicer(fleet), server)
         endpoint_pb2_grpc.add_EndpointServiceServicer_to_server(EndpointServicer(fleet), server)
         policy_pb2_grpc.add_PolicyServiceServicer_to_server(self._policy, server)
         key_pb2_grpc.add_KeyServiceServicer_to_server(KeyServicer(fleet, changes), server)
+        job_pb2_grpc.add_JobServiceServicer_to_server(JobServicer(self._jobs), server)
         audit_pb2_grpc.add_AuditServiceServicer_to_server(AuditServicer(fleet), server)
         control_pb2_grpc.add_ControlServiceServicer_to_server(self._control, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)

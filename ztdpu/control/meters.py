@@ -45,6 +45,12 @@ class Meters:
         self.relayed = Counter(
             Metric.RELAYED_ENVELOPES, "Envelopes between agents by result.", ["result"], registry=self.registry
         )
+        self.workloads = Counter(
+            Metric.WORKLOADS,
+            "Requests for workload identities by action and result.",
+            ["action", "result"],
+            registry=self.registry,
+        )
         self.revocation_seconds = Histogram(
             Metric.REVOCATION_SECONDS, "From commit to a peer's answer.", registry=self.registry
         )

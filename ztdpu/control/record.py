@@ -92,6 +92,33 @@ class JoinTokenRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """A job of a tenant in its newest epoch; the token by its hash."""
+
+    tenant: str
+    name: str
+    epoch: int
+    world_size: int
+    token_sha256: bytes
+    created_unix_ms: int
+    token_expires_unix_ms: int
+    ended_unix_ms: int = 0
+    """0 until it ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRankRecord:
+    """Who took a rank of a job's newest epoch."""
+
+    tenant: str
+    job: str
+    rank: int
+    endpoint: str
+    device: str
+    joined_unix_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
     """One leaf as stored."""
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
+from ztdpu.control.api.workload import answer_to_message, read_action, workloads_to_message
 from ztdpu.control.authorisation import ACCESS, Caller
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.hub import (
@@ -23,6 +24,8 @@ from ztdpu.control.hub import (
     SaPush,
 )
 from ztdpu.control.meters import Meters
+from ztdpu.control.workload_push import WorkloadAnswerPush, WorkloadsPush
+from ztdpu.control.workloads import Workloads
 from ztdpu.errors import ConflictError, PermissionDeniedError, UnreachableError, UsageError, ZtdpuError
 from ztdpu.telemetry import get_logger
 from ztdpu.v1 import agent_pb2, agent_pb2_grpc
@@ -36,9 +39,10 @@ TEXT_LIMIT: Final = 256
 class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     """One Connect stream per device; a newer one takes over from an older one."""
 
-    def __init__(self, fleet: Fleet, meters: Meters) -> None:
+    def __init__(self, fleet: Fleet, meters: Meters, workloads: Workloads) -> None:
         self._fleet = fleet
         self._meters = meters
+        self._workloads = workloads
 
     async def Connect(
         self, request_iterator: AsyncIterator[agent_pb2.AgentMessage], _context: Any
@@ -106,6 +110,12 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
                 self._meters.relayed.labels(result=self._relay(message.sa, connection)).inc()
             case "revocation_applied":
                 self._fleet.hub.note_applied(connection.device, message.revocation_applied.generation)
+            case "workload":
+                asked = message.workload
+                answer = self._workloads.answer(
+                    connection.device, number=asked.number, endpoint=asked.endpoint, action=read_action(asked)
+                )
+                self._fleet.hub.deliver(connection.device, answer)
             case _:
                 raise UsageError("message out of turn")
 
@@ -178,6 +188,10 @@ def push_to_message(push: Push) -> agent_pb2.ControlMessage:
         case EpochKeysPush():
             keys = agent_pb2.EpochKeys(generation=push.generation, sealed=push.sealed)
             return agent_pb2.ControlMessage(epoch_keys=keys)
+        case WorkloadsPush():
+            return agent_pb2.ControlMessage(workloads=workloads_to_message(push))
+        case WorkloadAnswerPush():
+            return agent_pb2.ControlMessage(workload_answer=answer_to_message(push))
         case RotatePush():
             return agent_pb2.ControlMessage(rotate=agent_pb2.RotateKeys(force=push.force))
 

@@ -148,6 +148,32 @@ policy_files = Table(
     Column("files", LargeBinary, nullable=False),
 )
 
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("tenant", String(63), primary_key=True),
+    Column("name", String(63), primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    Column("world_size", Integer, nullable=False),
+    Column("token_sha256", LargeBinary(32), nullable=False, unique=True),
+    Column("created_unix_ms", BigInteger, nullable=False),
+    Column("token_expires_unix_ms", BigInteger, nullable=False),
+    # 0 until it ends.
+    Column("ended_unix_ms", BigInteger, nullable=False),
+)
+
+job_ranks = Table(
+    "job_ranks",
+    metadata,
+    # Of the newest epoch alone.
+    Column("tenant", String(63), primary_key=True),
+    Column("job", String(63), primary_key=True),
+    Column("rank", Integer, primary_key=True, autoincrement=False),
+    Column("endpoint", String(63), nullable=False),
+    Column("device", String(63), nullable=False),
+    Column("joined_unix_ms", BigInteger, nullable=False),
+)
+
 texts = Table(
     "texts",
     metadata,

@@ -39,6 +39,7 @@ from ztdpu.control.record import (
     StoredEvidence,
 )
 from ztdpu.control.store import schema
+from ztdpu.control.store.job_rows import JobRows
 from ztdpu.errors import ConflictError, StateError
 from ztdpu.model.device import DeviceState
 
@@ -52,11 +53,8 @@ _GENERATION: Final = "generation"
 _SCHEMA: Final = "schema-version"
 
 
-class SqlTransaction:
+class SqlTransaction(JobRows):
     """One open transaction; see the interface for what each method promises."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._sql = connection
 
     def _one(self, statement: Any) -> RowMapping | None:
         return self._sql.execute(statement).mappings().first()

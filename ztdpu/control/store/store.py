@@ -16,6 +16,8 @@ from ztdpu.control.record import (
     AnsweredRequest,
     AuditRecord,
     DeviceRecord,
+    JobRankRecord,
+    JobRecord,
     JoinTokenRecord,
     StoredBinding,
     StoredEvidence,
@@ -80,6 +82,26 @@ class Transaction(Protocol):
 
     def use_token(self, token_sha256: bytes, *, device: str, now_unix_ms: int) -> None:
         """Spend it; ConflictError unless exactly one unspent, unexpired token of that device was there."""
+
+    # --- jobs ---
+
+    def list_jobs(self) -> Sequence[JobRecord]:
+        """Every job that is kept, by tenant and name."""
+
+    def put_job(self, job: JobRecord) -> None:
+        """Insert, or replace the epoch before it."""
+
+    def delete_job(self, tenant: str, name: str) -> None:
+        """Forget a job and its ranks."""
+
+    def list_job_ranks(self) -> Sequence[JobRankRecord]:
+        """Every rank that is taken."""
+
+    def put_job_rank(self, rank: JobRankRecord) -> None:
+        """Take a rank; ConflictError when it is taken."""
+
+    def delete_job_ranks(self, tenant: str, job: str, *, endpoint: str = "") -> None:
+        """Give back the ranks of one endpoint, or all."""
 
     # --- audit, requests, numbers ---
 
