@@ -28,6 +28,7 @@ NOUNS: Final[dict[str, str]] = {
     "tenant": "List and show tenants.",
     "endpoint": "List and show endpoints.",
     "key": "List and rotate keys.",
+    "job": "Open jobs, see who joined them, end them.",
     "attestation": "What control found out about a device.",
     "audit": "Who changed what, and what was refused.",
     "status": "How the whole cluster stands, on one screen.",

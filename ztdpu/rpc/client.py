@@ -29,8 +29,9 @@ from ztdpu.model.administration import (
     TenantStatus,
 )
 from ztdpu.model.device import DeviceStatus
+from ztdpu.model.job import JobStatus, JobToken
 from ztdpu.rpc.channel import TlsFiles, open_channel
-from ztdpu.rpc.convert import attestation, audit, control, device, key, policy, tenant
+from ztdpu.rpc.convert import attestation, audit, control, device, job, key, policy, tenant
 from ztdpu.rpc.interceptors import error_from
 from ztdpu.rpc.places import LAB_STATE
 from ztdpu.v1 import (
@@ -44,6 +45,8 @@ from ztdpu.v1 import (
     device_pb2_grpc,
     endpoint_pb2,
     endpoint_pb2_grpc,
+    job_pb2,
+    job_pb2_grpc,
     key_pb2,
     key_pb2_grpc,
     policy_pb2,
@@ -92,6 +95,7 @@ class ControlClient:
         self._tenants = tenant_pb2_grpc.TenantServiceStub(channel)
         self._endpoints = endpoint_pb2_grpc.EndpointServiceStub(channel)
         self._policy = policy_pb2_grpc.PolicyServiceStub(channel)
+        self._jobs = job_pb2_grpc.JobServiceStub(channel)
         self._keys = key_pb2_grpc.KeyServiceStub(channel)
         self._audit = audit_pb2_grpc.AuditServiceStub(channel)
         self._control = control_pb2_grpc.ControlServiceStub(channel)
@@ -273,6 +277,34 @@ class ControlClient:
         else:
             request.device = device or ""
         return self._call(self._keys.RotateKeys, request, key.rotation_from_message)
+
+    # --- jobs ---
+
+    def create_job_token(
+        self, tenant: str, name: str, *, world_size: int, ttl_s: int, reason: str, replace: bool = False
+    ) -> JobToken:
+        """Open a job; its token is told once."""
+        request = job_pb2.CreateJobTokenRequest(
+            tenant=tenant, job=name, world_size=max(world_size, 0), ttl_s=ttl_s, replace=replace, reason=reason
+        )
+        return self._call(self._jobs.CreateJobToken, request, job.job_token_from_message)
+
+    def list_jobs(self, tenant: str = "") -> list[JobStatus]:
+        """Jobs, of one tenant or all, by tenant and name."""
+        return self._read(
+            self._jobs.ListJobs,
+            job_pb2.ListJobsRequest(tenant=tenant),
+            lambda answer: [job.job_from_message(one) for one in answer.jobs],
+        )
+
+    def get_job(self, tenant: str, name: str) -> JobStatus:
+        """One job."""
+        return self._read(self._jobs.GetJob, job_pb2.GetJobRequest(tenant=tenant, job=name), job.job_from_message)
+
+    def end_job(self, tenant: str, name: str, *, reason: str) -> JobStatus:
+        """End a job."""
+        request = job_pb2.EndJobRequest(tenant=tenant, job=name, reason=reason)
+        return self._call(self._jobs.EndJob, request, job.job_from_message)
 
     # --- audit, attestation, status ---
 
