@@ -43,6 +43,13 @@ class Board:
         if self._live is not None:
             self._live.stop()
 
+    def note(self, words: str) -> None:
+        """Say something that is no step."""
+        if self._live is None:
+            print(words, file=sys.stderr, flush=True)
+        else:
+            self._console.print(f"{words}\n", style="dim", markup=False)
+
     def show(self, step: Step) -> None:
         """Take a step's beginning or end."""
         from rich.spinner import Spinner

@@ -41,8 +41,6 @@ def demo(
     from ztdpu.lab.interruption import Interruption
 
     choice = choose_fabric(fabric)
-    if output is Format.TABLE:
-        print(choice.sentence, file=sys.stderr)
     with Interruption() as interruption:
         try:
             held = _run(interruption, choice, output=output, state=state.absolute(), prefix=prefix, keep=keep)
@@ -68,6 +66,8 @@ def _run(interruption: Any, choice: FabricChoice, *, output: Format, state: Path
             interruption=interruption,
             keep=keep,
         )
+        run.refuse_running_lab()
+        board.note(choice.sentence)
         result = run.run()
     if interruption.number:
         return False

@@ -126,7 +126,7 @@ class Demo:
         lab is gone then, `keep` or not.
         """
         start = time.monotonic()
-        self._refuse_running_lab()
+        self.refuse_running_lab()
         atexit.register(self._clean)  # before the lab is built: also what escapes between two lines is cleaned up
         try:
             with self._step("lab up"):
@@ -192,7 +192,8 @@ class Demo:
 
     # --- lab ---
 
-    def _refuse_running_lab(self) -> None:
+    def refuse_running_lab(self) -> None:
+        """Raise StateError when there is a lab in the directory: it is not ours to take down."""
         record = read_record(self.state)
         if record is not None and is_running(record):
             remedy = f"ztdpu lab down --state {self.state}, or name another --state and --prefix"

@@ -104,7 +104,7 @@ def choose_fabric(wanted: Fabric | None = None, *, command: str = "make demo") -
 def _describe(fabric: Fabric, command: str, *, asked: bool) -> FabricChoice:
     if fabric is Fabric.NETNS:
         return _choice(fabric, why="as asked for" if asked else "root, with all that it needs")
-    why = "as asked for" if asked else "you are not root, but may make namespaces; one uid for all"
+    why = "as asked for" if asked else "not root; one uid for all devices and endpoints"
     return _choice(fabric, why=why, more=f"With a uid range for each: {_full_line(command)}")
 
 
