@@ -24,6 +24,7 @@ from cryptography.x509.oid import ExtensionOID, NameOID
 from ztdpu.errors import CertificateError
 from ztdpu.trust import certificate as reading
 from ztdpu.trust import dice, extensions
+from ztdpu.trust.chain_cache import ChainCache, make_key
 from ztdpu.trust.profile import ChainLevel, FwidExtension, LevelRole, Profile
 
 CHAIN_LIMIT: Final = 10
@@ -74,10 +75,16 @@ class DeviceChain:
     """By rising level."""
 
 
+VERIFIED: Final[ChainCache[DeviceChain]] = ChainCache()
+"""Of this process."""
+
+
 def verify_device_chain(
     certificates: Sequence[bytes], roots: Sequence[x509.Certificate], now: datetime, profile: Profile
 ) -> DeviceChain:
     """Verify a device's chain (DER, any order) by the rules of its profile; validity ends are included, no slack.
+
+    A chain that was verified before is known again; its dates are looked at each time.
 
     Raises:
         CertificateError: another number of certificates than the profile has, one that cannot be read or stands twice,
@@ -88,16 +95,27 @@ def verify_device_chain(
         raise CertificateError(f"chain of {len(certificates)} certificates, {profile.name} has {len(profile.levels)}")
     if sum(map(len, certificates)) > CHAIN_LIMIT_OCTETS:
         raise CertificateError(f"chain is larger than {CHAIN_LIMIT_OCTETS} octets")
+    key = make_key(certificates, roots, profile)
+    known = VERIFIED.find(key)
+    if known is not None:
+        _check_dates(known.certificates, now, profile)
+        return known
     parsed = [reading.load_certificate(der, refusal=CertificateError) for der in certificates]
     path = _sort(parsed)
     path[0] = _pinned(path[0], roots)
-    for level, certificate in zip(profile.levels, path, strict=True):
-        reading.check_validity(certificate, now, what=f"certificate of level {level.role}", refusal=CertificateError)
+    _check_dates(path, now, profile)
     for position, certificate in enumerate(path):
         _check_level(certificate, position=position, profile=profile)
     for issuer, certificate in pairwise(path):
         reading.check_issued_by(certificate, issuer, refusal=CertificateError)
-    return _read(path, profile)
+    chain = _read(path, profile)
+    VERIFIED.keep(key, chain)
+    return chain
+
+
+def _check_dates(path: Sequence[x509.Certificate], now: datetime, profile: Profile) -> None:
+    for level, certificate in zip(profile.levels, path, strict=True):
+        reading.check_validity(certificate, now, what=f"certificate of level {level.role}", refusal=CertificateError)
 
 
 def _sort(certificates: list[x509.Certificate]) -> list[x509.Certificate]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -132,6 +133,12 @@ class Profile:
     one_by_one: bool = False
     """Whether a verifier reads measurements one by one, the last one signed, instead of all at once."""
 
+    _by_index: Mapping[int, MeasurementSpec] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Index the measurements: an appraisal looks one up for every block and reference."""
+        object.__setattr__(self, "_by_index", {spec.index: spec for spec in self.measurements})
+
     @property
     def curve_name(self) -> str:
         """Curve of every key in the chain."""
@@ -144,7 +151,7 @@ class Profile:
 
     def measurement(self, index: int) -> MeasurementSpec | None:
         """Give the measurement of that index, if this profile has it."""
-        return next((spec for spec in self.measurements if spec.index == index), None)
+        return self._by_index.get(index)
 
     def component(self, name: str) -> MeasurementSpec | None:
         """Give the measurement of that component, if this profile has it."""

@@ -159,7 +159,12 @@ def _datagrams(found: Mapping[str, Any]) -> Tables:
 
 def _appraisal(found: Mapping[str, Any]) -> Tables:
     rows = [(row["step"], spread_text(row["cost_us"], 0), f"{row['per_second']:,.0f}") for row in found["rows"]]
-    note = f"evidence {found['evidence_octets']:,} octets, key binding {found['binding_octets']:,}"
+    hostile = found["hostile_chains"]
+    note = (
+        f"evidence {found['evidence_octets']:,} octets, key binding {found['binding_octets']:,};"
+        f" {hostile['chains']} hostile chains, all refused, the slowest in {hostile['slowest_ms']:.1f} ms"
+        f" ({hostile['slowest']})"
+    )
     return [(f"attestation, profile {found['profile']}, one core", ("step", "us", "per second"), rows, note)]
 
 

@@ -25,8 +25,8 @@ LAB_SECTIONS: Final = ("overlay", "datagrams")
 CORE_SECTIONS: Final = ("appraisal", "exchange", "policy", "firewall", "sealing")
 """Those that run in this process, for anybody."""
 SECTIONS: Final = (*LAB_SECTIONS, *CORE_SECTIONS)
-ALIASES: Final = {"profile": "overlay"}
-"""The profile is taken during the overlay's rounds."""
+ALIASES: Final = {"profile": "overlay", "trust": "appraisal"}
+"""The profile is taken during the overlay's rounds; trust is what one appraisal costs."""
 MTUS: Final = (9000, 1500)
 
 
