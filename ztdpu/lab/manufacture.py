@@ -28,10 +28,11 @@ from ztdpu.lab.layout import (
     DevicePlan,
     LabPlan,
 )
+from ztdpu.policy.roster_file import RosterWishes, plan_roster
 from ztdpu.trust.firmware import compute_fwid, default_firmware, measure
 from ztdpu.trust.manufacture import DeviceSecrets, create_manufacturer, encode_secrets
 from ztdpu.trust.profile import Profile, load_profile
-from ztdpu.trust.roster import Roster, RosterDevice, RosterNetwork, encode_roster, sign_roster
+from ztdpu.trust.roster import encode_roster, sign_roster
 
 API_VERSION: Final = "ztdpu.dev/v1"
 BUNDLE: Final = "control.pem"
@@ -83,24 +84,22 @@ def manufacture(plan: LabPlan) -> None:
 
 
 def _sign_roster(plan: LabPlan, profiles: Mapping[str, Profile], made: Mapping[str, DeviceSecrets]) -> None:
-    networks: dict[str, tuple[str, ...]] = {endpoint.tenant: () for endpoint in plan.endpoints}
-    networks |= {peering.name: peering.tenants for peering in plan.peerings}
-    roster = Roster(
-        serial=1,
-        trust_domain=TRUST_DOMAIN,
-        devices=tuple(
-            RosterDevice(
-                name=device.name,
-                device_id_sha256=made[device.name].device_id_sha256,
-                tenants=tuple(sorted({e.tenant for e in plan.endpoints if e.device == device.name})),
-            )
+    wishes = RosterWishes(
+        tenants={
+            device.name: tuple(sorted({e.tenant for e in plan.endpoints if e.device == device.name}))
             for device in plan.devices
-        ),
-        networks=tuple(
-            RosterNetwork(tenant=name, network_id=secrets.token_bytes(16), generation=1, members=members)
-            for name, members in networks.items()
-        ),
+        },
+        networks={endpoint.tenant: () for endpoint in plan.endpoints}
+        | {peering.name: peering.tenants for peering in plan.peerings},
         fwids={name: _shipped_fwids(profile) for name, profile in profiles.items()},
+        device_ids={},
+    )
+    roster = plan_roster(
+        wishes,
+        trust_domain=TRUST_DOMAIN,
+        before=None,
+        device_ids={name: one.device_id_sha256 for name, one in made.items()},
+        draw_network_id=lambda: secrets.token_bytes(16),
     )
     operator = Ed25519PrivateKey.generate()
     blob = encode_roster(roster)

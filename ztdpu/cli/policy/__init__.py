@@ -6,6 +6,7 @@ import typer
 
 from ztdpu.cli.policy.checks import diff, prove, run_policy_tests
 from ztdpu.cli.policy.files import explain, lint
+from ztdpu.cli.policy.roster import sign_roster
 from ztdpu.cli.policy.source import hold, resume, status, sync
 
 app = typer.Typer(
@@ -18,6 +19,7 @@ for name, verb in (
     ("explain", explain),
     ("diff", diff),
     ("prove", prove),
+    ("sign-roster", sign_roster),
     ("sync", sync),
     ("hold", hold),
     ("resume", resume),
