@@ -28,7 +28,8 @@ def test_a_lab_of_nobodys_says_what_it_is(nobodys_lab):
     for part in (*status["devices"], *status["endpoints"]):
         assert Path(f"/proc/{part['pid']}").stat().st_uid == 65534, "pids are the host's, and no process is root's"
     table = nobodys_lab.ztdpu("lab", "status", "--state", str(nobodys_lab.state)).stdout
-    assert "fabric userns, isolation shared-uid: each device and endpoint has namespaces of its own" in table
+    assert "fabric userns, isolation shared-uid, MTU 9000; control answers" in table
+    assert "each device and endpoint has namespaces of its own; to the kernel all are one user" in table
 
 
 def test_real_interfaces_carry_sealed_packets_and_nothing_else(nobodys_lab):

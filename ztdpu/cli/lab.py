@@ -39,9 +39,7 @@ def up(
     policy: Annotated[Path | None, typer.Option(help="Directory of policy files.")] = None,
     policy_git: Annotated[
         Path | None,
-        typer.Option(
-            "--policy-git", help="New directory for a git repository of the policy, which control reads."
-        ),
+        typer.Option("--policy-git", help="New directory for a git repository of the policy, which control reads."),
     ] = None,
     state: StateOption = DEFAULT_STATE,
     mtu: Annotated[int, typer.Option(min=1400, max=65535, help="MTU of the fabric, octets.")] = DEFAULT_MTU_OCTETS,
@@ -66,7 +64,9 @@ def up(
         say_on_stderr(f"{time.monotonic() - start:6.2f} s  {words}")
 
     choice = choose_fabric(fabric, command="ztdpu lab up")
-    progress(choice.sentence)
+    progress(f"{choice.fabric} fabric: {choice.why}")
+    if choice.more:
+        progress(choice.more)
     record = None
     with Interruption() as interruption:
         with suppress(KeyboardInterrupt):
@@ -116,8 +116,8 @@ def status(*, state: StateOption = DEFAULT_STATE, output: FormatOption = Format.
 def _print_status(document: Mapping[str, Any], output: Format) -> None:
     control = document["control"]
     print(f"lab {document['state']}")
-    print(f"fabric {document['fabric']}, isolation {document['isolation']}: {BETWEEN[Fabric(document['fabric'])]}")
-    print(f"MTU {document['mtu_octets']}", end="; ")
+    fabric = Fabric(document["fabric"])
+    print(f"fabric {fabric}, isolation {document['isolation']}, MTU {document['mtu_octets']}", end="; ")
     print(
         "control answers"
         if control["answers"]
@@ -125,6 +125,7 @@ def _print_status(document: Mapping[str, Any], output: Format) -> None:
         if control["pid"] is None
         else "control is silent"
     )
+    print(BETWEEN[fabric])
     for trouble in document["trouble"]:
         print(f"\n{trouble['what']}")
         if trouble["log"]:
