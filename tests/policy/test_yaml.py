@@ -44,7 +44,7 @@ def test_scalars_are_yaml_1_2(text: str, value: object) -> None:
         ("a: *x", "f:1:4", "aliases"),
         ("a: !!python/object:os.system 1", "f:1:4", "tags"),
         ("a: !t 1", "f:1:4", "tags"),
-        ("%TAG ! tag:x,2000:\n---\na: 1", "f:2:1", "directives"),
+        ("%TAG ! tag:x,2000:\n---\na: 1", "f:1:1", "directives"),
         ("a: {<<: {b: 1}}", "f:1:5", "merge"),
         ("? [a]\n: 1", "f:1:3", "plain words"),
         ("a: 0o17", "f:1:4", "more than one way"),

@@ -2,21 +2,21 @@
 
 Owns what the format allows here: one document or several, mappings with unique string keys, sequences,
 strings, integers, floats, booleans, null. Anchors, aliases, merge keys, tags and directives are refused
-(an alias bomb cannot be written without them). Sizes and depth are bounded before anything is built.
-Called by `policy.load` only. YAML 1.2 core schema: `no` and `on` are strings.
+(an alias bomb cannot be written without them). Sizes and depth are bounded while events are read, before there is a
+value. Called by `policy.load` and whoever reads `owners.yaml`. YAML 1.2 core schema: `no` and `on` are strings; what
+YAML 1.1 and 1.2 read differently, but for these words, is refused.
+
+libyaml parses (40,000 lines a second and more); what the events mean is decided here.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, DocumentStartEvent, NodeEvent
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+import yaml as libyaml
 
 from ztdpu.errors import Location, PolicyError
 
@@ -26,9 +26,25 @@ NODE_LIMIT: Final = 100_000
 
 Path = tuple[str | int, ...]
 
-_TAG: Final = "tag:yaml.org,2002:"
+_NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
+_BOOLEANS: Final = {word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}
 _INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]{0,18})")
+_FLOAT: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)\.[0-9]+")
+_DOUBTFUL: Final = re.compile(
+    r"""[-+]?[0-9][0-9_]*                      # leading zeros, underscores, more digits than fit
+    | [-+]?0[xob][0-9a-fA-F_]+                 # hexadecimal, octal, binary
+    | [-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?   # sexagesimal
+    | [-+]?([0-9][0-9_]*)?\.[0-9_]+([eE][-+]?[0-9]+)?
+    | [-+]?[0-9][0-9_]*\.?[0-9_]*([eE][-+]?[0-9]+)?
+    | [-+]?\.(inf|Inf|INF) | \.(nan|NaN|NAN)
+    | [0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt ].*)? # dates
+    | =""",
+    re.VERBOSE,
+)
+_PLAIN: Final = (None, "")
+"""Style of a scalar without quotes."""
 _MERGE_REMEDY: Final = "write the value out where it is used"
+_READER: Final = getattr(libyaml, "CSafeLoader", libyaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +53,15 @@ class Placed:
 
     value: Any
     file: str
-    places: dict[Path, Location] = field(default_factory=dict)
-    """Path -> where its key (in a mapping) or its value (in a sequence) starts."""
+    places: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    """Path -> (line, column) from 1, where its key (in a mapping) or its value (in a sequence) starts."""
 
     def locate(self, path: Path) -> Location:
         """Return the place of `path`, or of the nearest enclosing value."""
         for end in range(len(path), -1, -1):
             place = self.places.get(path[:end])
             if place is not None:
-                return place
+                return Location(file=self.file, line=place[0], column=place[1])
         return Location(file=self.file, line=1, column=1)
 
 
@@ -72,100 +88,145 @@ def parse_noting(text: str, *, file: str, faults: list[PolicyError]) -> tuple[Pl
             f"file is longer than {SIZE_LIMIT_OCTETS} characters", remedy="split it", where=Location(file=file, line=1)
         )
     try:
-        _refuse_indirection(text, file)
-        reader = YAML(typ="safe", pure=True)
-        return tuple(_place(node, file, faults) for node in reader.compose_all(text) if node is not None)
-    except MarkedYAMLError as error:
+        return tuple(_Builder(text, file, faults).documents())
+    except libyaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = Location(file=file, line=mark.line + 1 if mark else 1, column=mark.column + 1 if mark else 1)
+        where = Location(file=file, line=1) if mark is None else _within(text, mark.line, mark.column, file)
         raise PolicyError(f"not YAML: {error.problem or error.context}", where=where) from None
-    except (YAMLError, RecursionError, ValueError) as error:
+    except (libyaml.YAMLError, ValueError) as error:
         raise PolicyError(f"not YAML: {_first_line(error)}", where=Location(file=file, line=1)) from None
+
+
+def _within(text: str, line: int, column: int, file: str) -> Location:
+    """The place of a mark (from 0); one behind the last line is the end of it."""
+    lines = text.splitlines() or [""]
+    if line >= len(lines):
+        return Location(file=file, line=len(lines), column=len(lines[-1]) + 1)
+    return Location(file=file, line=line + 1, column=column + 1)
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _refuse_indirection(text: str, file: str) -> None:
-    """Look at the flat stream of events, which costs nothing to build, before any node exists."""
-    depth = nodes = 0
-    for event in YAML(typ="safe", pure=True).parse(text):
-        where = Location(file=file, line=event.start_mark.line + 1, column=event.start_mark.column + 1)
-        if isinstance(event, AliasEvent):
-            raise PolicyError("aliases are not allowed", remedy=_MERGE_REMEDY, where=where)
-        if isinstance(event, DocumentStartEvent) and (event.version or event.tags):
-            raise PolicyError("directives are not allowed", remedy="remove the % line", where=where)
-        if isinstance(event, NodeEvent):
-            nodes += 1
-            if event.anchor:
-                raise PolicyError("anchors are not allowed", remedy=_MERGE_REMEDY, where=where)
-            if str(getattr(event, "tag", None) or "None") != "None":
-                raise PolicyError("tags are not allowed", remedy="remove the ! part", where=where)
-        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
-        if depth > DEPTH_LIMIT:
-            raise PolicyError(f"nested deeper than {DEPTH_LIMIT}", where=where)
-        if nodes > NODE_LIMIT:
-            raise PolicyError(f"more than {NODE_LIMIT} values", remedy="split the file", where=where)
+class _Builder:
+    """Turns the flat stream of events into values, counting as it goes."""
 
+    def __init__(self, text: str, file: str, faults: list[PolicyError]) -> None:
+        self._events: Iterator[Any] = iter(libyaml.parse(text, Loader=_READER))
+        self._file = file
+        self._faults = faults
+        self._nodes = 0
+        self._places: dict[Path, tuple[int, int]] = {}
 
-def _place(root: Node, file: str, faults: list[PolicyError]) -> Placed:
-    placed = Placed(value=None, file=file, places={(): _location(root, file)})
-    return replace(placed, value=_construct(root, (), placed, faults))
+    def documents(self) -> Iterator[Placed]:
+        for event in self._events:
+            if not isinstance(event, libyaml.DocumentStartEvent):
+                continue
+            if event.version or event.tags:
+                raise PolicyError("directives are not allowed", remedy="remove the % line", where=self._where(event))
+            root = next(self._events)
+            self._places = {(): _from_one(root)}
+            value = self._value(root, (), 1)
+            yield Placed(value=value, file=self._file, places=self._places)
 
-
-def _location(node: Node, file: str) -> Location:
-    return Location(file=file, line=node.start_mark.line + 1, column=node.start_mark.column + 1)
-
-
-def _construct(node: Node, path: Path, placed: Placed, faults: list[PolicyError]) -> Any:
-    if isinstance(node, MappingNode):
-        return dict(_pairs(node, path, placed, faults))
-    if isinstance(node, SequenceNode):
-        items = []
-        for index, item in enumerate(node.value):
-            placed.places[(*path, index)] = _location(item, placed.file)
-            items.append(_construct(item, (*path, index), placed, faults))
+    def _value(self, event: Any, path: Path, depth: int) -> Any:
+        self._admit(event, depth)
+        kind = type(event)
+        if kind is libyaml.ScalarEvent:
+            return self._scalar(event)
+        if kind is libyaml.MappingStartEvent:
+            return self._mapping(path, depth)
+        items: list[Any] = []
+        for item in self._events:
+            if type(item) is libyaml.SequenceEndEvent:
+                break
+            key = (*path, len(items))
+            self._places[key] = _from_one(item)
+            items.append(self._value(item, key, depth + 1))
         return items
-    return _scalar(node, placed.file, faults)
 
+    def _admit(self, event: Any, depth: int) -> None:
+        """Refuse what makes YAML dangerous, before anything is built of it."""
+        if type(event) is libyaml.AliasEvent:
+            raise PolicyError("aliases are not allowed", remedy=_MERGE_REMEDY, where=self._where(event))
+        if event.anchor is not None:
+            raise PolicyError("anchors are not allowed", remedy=_MERGE_REMEDY, where=self._where(event))
+        if event.tag is not None:
+            raise PolicyError("tags are not allowed", remedy="remove the ! part", where=self._where(event))
+        self._nodes += 1
+        if self._nodes > NODE_LIMIT:
+            raise PolicyError(f"more than {NODE_LIMIT} values", remedy="split the file", where=self._where(event))
+        if depth > DEPTH_LIMIT and type(event) is not libyaml.ScalarEvent:
+            raise PolicyError(f"nested deeper than {DEPTH_LIMIT}", where=self._where(event))
 
-def _pairs(node: MappingNode, path: Path, placed: Placed, faults: list[PolicyError]) -> Iterator[tuple[str, Any]]:
-    seen: dict[str, Location] = {}
-    for key_node, value_node in node.value:
-        where = _location(key_node, placed.file)
-        if not isinstance(key_node, ScalarNode):
-            faults.append(PolicyError("keys must be plain words", where=where))
-            continue
-        key = str(key_node.value)
-        if key_node.tag == f"{_TAG}merge":
-            faults.append(PolicyError("merge keys are not allowed", remedy=_MERGE_REMEDY, where=where))
-            continue
-        if key in seen:
-            faults.append(PolicyError(f"key {key!r} is there twice; first in line {seen[key].line}", where=where))
-            continue
-        seen[key] = placed.places[(*path, key)] = where
-        yield key, _construct(value_node, (*path, key), placed, faults)
+    def _mapping(self, path: Path, depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        lines: dict[str, int] = {}
+        for event in self._events:
+            if type(event) is libyaml.MappingEndEvent:
+                break
+            key = self._key(event, lines, depth)
+            value_event = next(self._events)
+            if key is None:
+                # Looked at for its faults, and kept nowhere.
+                places, self._places = self._places, {}
+                self._value(value_event, (), depth + 1)
+                self._places = places
+                continue
+            inner = (*path, key)
+            self._places[inner] = _from_one(event)
+            found[key] = self._value(value_event, inner, depth + 1)
+        return found
 
+    def _key(self, event: Any, lines: dict[str, int], depth: int) -> str | None:
+        """Return a key that counts; None, with the fault noted, for any other."""
+        self._admit(event, depth + 1)
+        if type(event) is not libyaml.ScalarEvent:
+            self._value(event, (), depth + 1)
+            self._note("keys must be plain words", event)
+            return None
+        key = str(event.value)
+        if key == "<<" and event.style in _PLAIN:
+            self._note("merge keys are not allowed", event, _MERGE_REMEDY)
+            return None
+        if key in lines:
+            self._note(f"key {key!r} is there twice; first in line {lines[key]}", event)
+            return None
+        lines[key] = _from_one(event)[0]
+        return key
 
-def _scalar(node: Node, file: str, faults: list[PolicyError]) -> Any:
-    text, kind = str(node.value), str(node.tag).removeprefix(_TAG)
-    if kind == "str":
+    def _scalar(self, event: Any) -> Any:
+        text = event.value
+        if event.style not in _PLAIN:
+            return text
+        if text in _NULLS:
+            return None
+        if text in _BOOLEANS:
+            return _BOOLEANS[text]
+        if text[0] not in "+-.0123456789=":
+            return text
+        if _INTEGER.fullmatch(text):
+            return int(text)
+        if _FLOAT.fullmatch(text):
+            return float(text)
+        if _DOUBTFUL.fullmatch(text):
+            self._note(
+                f"{text!r} can be read in more than one way",
+                event,
+                "quote it if it is a word, or write a plain decimal number",
+            )
         return text
-    if kind == "null":
-        return None
-    if kind == "bool":
-        return text.lower() == "true"
-    if kind == "int" and _INTEGER.fullmatch(text):
-        return int(text)
-    if kind == "float":
-        return float(text.replace("_", ""))
-    # Octal, hexadecimal, sexagesimal, underscores, dates: more than one reader in the world disagrees about them.
-    faults.append(
-        PolicyError(
-            f"{text!r} can be read in more than one way",
-            remedy="quote it if it is a word, or write a plain decimal number",
-            where=_location(node, file),
-        )
-    )
-    return text
+
+    def _note(self, message: str, event: Any, remedy: str = "") -> None:
+        self._faults.append(PolicyError(message, remedy=remedy, where=self._where(event)))
+
+    def _where(self, event: Any) -> Location:
+        line, column = _from_one(event)
+        return Location(file=self._file, line=line, column=column)
+
+
+def _from_one(event: Any) -> tuple[int, int]:
+    """(line, column) of an event, counted as people do."""
+    mark = event.start_mark
+    return mark.line + 1, mark.column + 1

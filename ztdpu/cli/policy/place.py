@@ -5,6 +5,7 @@ Git is asked for objects only (`ls-tree`, `cat-file`, `log`, `status`): nothing 
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,7 @@ def read_or_exit(directory: Path) -> Cluster:
     """Return the cluster in a directory; tell its faults and exit with 2, since 1 and 4 are answers."""
     from ztdpu.policy.load import load_directory
 
+    gc.disable()  # short-lived, and a large cluster makes much that lives as long as the command
     try:
         return load_directory(short(directory))
     except PolicyError as error:
