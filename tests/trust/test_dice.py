@@ -4,7 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,8 +46,38 @@ def test_known_answers(vector):
     assert dice.derive_id(octets["ed25519_public"]) == octets["ed25519_id"]
     p256 = dice.derive_ec_key(seed, ec.SECP256R1())
     assert private_value(p256) == int(vector["p256_private"], 16)
+    assert p256.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)[1:] == octets["p256_public_xy"]
     assert dice.derive_key_id(p256.public_key()) == octets["p256_id"]
     assert private_value(dice.derive_key(cdi.attest)) == int(vector["p384_private"], 16)
+
+
+@pytest.mark.parametrize("vector", known_answers())
+def test_certificates_of_another_implementation(vector):
+    """Issued by the key of the secret before, for the key of the secret after; named by both keys' ids."""
+    before, after = (dice.derive_key_seed(bytes.fromhex(vector[name])) for name in ("cur_a", "cdi_attest"))
+    for kind, make in (
+        ("p256", lambda seed: dice.derive_ec_key(seed, ec.SECP256R1())),
+        ("ed25519", Ed25519PrivateKey.from_private_bytes),
+    ):
+        certificate = x509.load_der_x509_certificate(bytes.fromhex(vector[f"x509_{kind}_cert"]))
+        issuer, subject = make(before).public_key(), make(after).public_key()
+        assert certificate.public_key() == subject
+        identity = bytes.fromhex(vector[f"{kind}_id"])
+        assert certificate.serial_number.to_bytes(20, "big") == identity
+        assert certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest == identity
+        signed = (certificate.signature, certificate.tbs_certificate_bytes)
+        scheme = [ec.ECDSA(certificate.signature_hash_algorithm)] if kind == "p256" else []
+        issuer.verify(*signed, *scheme)
+        with pytest.raises(InvalidSignature):
+            subject.verify(*signed, *scheme)
+
+
+def test_every_vector_is_read_here_or_by_the_extensions():
+    if not VECTORS.is_file():
+        pytest.skip(f"{VECTORS.name} is not here")
+    assert {path.name for path in VECTORS.parent.iterdir()} == {
+        "open_dice_kat.json", "tcbinfo_kat.json", "caliptra_fmc_alias.json",
+    }  # fmt: skip
 
 
 def test_literal_answer():

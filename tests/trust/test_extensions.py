@@ -50,6 +50,29 @@ def test_ueid_of_a_real_certificate():
     assert extensions.encode_ueid(bytes(17)) == value.value
 
 
+def split_sequence(der):
+    """Elements of a SEQUENCE whose lengths have one or two octets."""
+    elements, at = [], 2 if der[1] < 0x80 else 3
+    while at < len(der):
+        end = at + 2 + der[at + 1] if der[at + 1] < 0x80 else at + 3 + der[at + 2]
+        elements.append(der[at:end])
+        at = end
+    return elements
+
+
+def test_tcb_infos_of_a_real_certificate():
+    """A MultiTcbInfo is a sequence of what we read one at a time; flags there are 32 wide (fixedWidth)."""
+    ders = split_sequence(bytes.fromhex(read_vector("caliptra_fmc_alias.json")["multi_tcb_info"]))
+    infos = [extensions.decode_tcb_info(der) for der in ders]
+    assert [extensions.encode_tcb_info(info) for info in infos] == ders
+    assert [(info.svn, info.type, info.flags) for info in infos] == [
+        (263, b"DEVICE_INFO", 1 << 31),
+        (9, b"FMC_INFO", 0),
+    ]
+    assert infos[0].flags_mask == 1 << 31 | 0b1011
+    assert {fwid.hash for info in infos for fwid in info.fwids} == {"sha384"}
+
+
 def test_composite_device_id_round_trip():
     assert extensions.decode_composite_device_id(extensions.encode_composite_device_id(COMPOSITE)) == COMPOSITE
 
