@@ -59,6 +59,7 @@ check: $(READY) ## Lint, types, layers, generated code unchanged.
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	sh deploy/generate.sh --verify
+	$(BIN)/ztdpu policy schema policies/schema --verify
 
 format: $(READY) ## Format the code.
 	$(BIN)/ruff check --fix .

@@ -7,7 +7,9 @@ import typer
 from ztdpu.cli.policy.checks import diff, prove, run_policy_tests
 from ztdpu.cli.policy.files import explain, lint
 from ztdpu.cli.policy.roster import sign_roster
+from ztdpu.cli.policy.schema import schema
 from ztdpu.cli.policy.source import hold, resume, status, sync
+from ztdpu.cli.policy.verify import verify
 
 app = typer.Typer(
     no_args_is_help=True, help="Lint, test, compare, prove and explain policy files; sync them into control."
@@ -19,6 +21,8 @@ for name, verb in (
     ("explain", explain),
     ("diff", diff),
     ("prove", prove),
+    ("schema", schema),
+    ("verify", verify),
     ("sign-roster", sign_roster),
     ("sync", sync),
     ("hold", hold),

@@ -89,7 +89,12 @@ class Part(BaseModel):
     """Base of everything inside a document: strict, frozen, unknown fields refused, camelCase in files."""
 
     model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, alias_generator=to_camel, populate_by_name=False
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        alias_generator=to_camel,
+        populate_by_name=False,
+        use_attribute_docstrings=True,
     )
 
 
