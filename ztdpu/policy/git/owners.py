@@ -89,11 +89,11 @@ class Owners(_Section):
             where=Location(file=path, line=0),
         )
 
-    def check_tenants(self, cluster: Cluster) -> tuple[PolicyError, ...]:
-        """Faults: documents that stand where a rule lets only other tenants' stand."""
+    def check_tenants(self, cluster: Cluster, *, root: str = "") -> tuple[PolicyError, ...]:
+        """Faults: documents that stand where a rule lets only other tenants' stand. `root` is before their paths."""
         faults = []
         for (kind, name), placed in cluster.placed.items():
-            rule = self.rule_for(placed.file)
+            rule = self.rule_for(placed.file.removeprefix(root))
             if rule is None or rule.tenants is None:
                 continue
             if not _is_theirs(cluster, kind, name, frozenset(rule.tenants)):
