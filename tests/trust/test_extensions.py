@@ -67,7 +67,7 @@ def test_tcb_infos_of_a_real_certificate():
     assert [extensions.encode_tcb_info(info) for info in infos] == ders
     assert [(info.svn, info.type, info.flags) for info in infos] == [
         (263, b"DEVICE_INFO", 1 << 31),
-        (9, b"FMC_INFO", 0),
+        (265, b"FMC_INFO", 0),
     ]
     assert infos[0].flags_mask == 1 << 31 | 0b1011
     assert {fwid.hash for info in infos for fwid in info.fwids} == {"sha384"}
