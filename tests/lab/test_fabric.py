@@ -144,5 +144,10 @@ def test_a_covered_proc_is_found_by_trying():
     assert ask("mount --bind /dev/null /proc/version") == "parts of /proc are covered, so no new /proc may be mounted"
 
 
+def test_read_only_settings_are_found_by_trying():
+    sealed = "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys"
+    assert ask(sealed) == "/proc/sys is read-only here"
+
+
 def test_without_hindrance_the_trial_goes_through():
     assert ask("true") == "works"

@@ -21,6 +21,7 @@ from typing import Final
 
 from ztdpu.lab.syscalls import Clone, Mount, mount, set_read_only, unshare
 
+_SYSCTL: Final = "/proc/sys/net/ipv4/ip_forward"
 _TUNSETIFF: Final = 0x400454CA
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
 _BATCH: Final = "link add br0 type bridge\nlink add v0 type veth peer name v1\nlink set v0 master br0\n"
@@ -50,6 +51,8 @@ def _try_all(kind: str) -> None:
     if kind == "userns":
         with _step("map"):
             map_own_ids(uid, gid)
+    with _step("sysctl"):  # here by the /proc that is there, as for the namespaces that nobody lives in
+        Path(_SYSCTL).write_text("0")
     with _step("fork"):
         pid = os.fork()
     if pid == 0:
@@ -74,7 +77,7 @@ def _try_inside() -> None:
     with _step("proc"):
         mount("proc", "/proc", "proc", Mount.NOSUID | Mount.NODEV | Mount.NOEXEC)
     with _step("sysctl"):
-        Path("/proc/sys/net/ipv4/ip_forward").write_text("0")
+        Path(_SYSCTL).write_text("0")
     with _step("tun"):
         descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
     with _step("tun-make"):
