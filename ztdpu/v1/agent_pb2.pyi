@@ -67,20 +67,28 @@ class AgentHello(_message.Message):
     DEVICE_FIELD_NUMBER: _builtins.int
     BINDING_SHA256_FIELD_NUMBER: _builtins.int
     WORKER_INSTANCE_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    OFFER_SIGNATURE_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     binding_sha256: _builtins.bytes
     worker_instance: _builtins.bytes
     """16 random octets, new at every worker start."""
+    number: _builtins.int
+    """Rises with every hello under one binding."""
+    offer_signature: _builtins.bytes
+    """By the bound offer key (ztdpu.rpc.possession.hello_octets): a stolen TLS key and SVID alone open no stream."""
     def __init__(
         self,
         *,
         device: _builtins.str = ...,
         binding_sha256: _builtins.bytes = ...,
         worker_instance: _builtins.bytes = ...,
+        number: _builtins.int = ...,
+        offer_signature: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["binding_sha256", b"binding_sha256", "device", b"device", "worker_instance", b"worker_instance"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["binding_sha256", b"binding_sha256", "device", b"device", "number", b"number", "offer_signature", b"offer_signature", "worker_instance", b"worker_instance"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -139,6 +147,7 @@ class AgentStatus(_message.Message):
     PACKETS_BY_REASON_FIELD_NUMBER: _builtins.int
     SEALED_PACKETS_FIELD_NUMBER: _builtins.int
     OPENED_PACKETS_FIELD_NUMBER: _builtins.int
+    BUNDLE_SEQUENCE_FIELD_NUMBER: _builtins.int
     applied_generation: _builtins.int
     applied_revision: _builtins.bytes
     worker_instance: _builtins.bytes
@@ -147,6 +156,8 @@ class AgentStatus(_message.Message):
     """What is still missing, in one phrase; empty when ready."""
     sealed_packets: _builtins.int
     opened_packets: _builtins.int
+    bundle_sequence: _builtins.int
+    """Of the bundle that the agent believes now."""
     @_builtins.property
     def key_epochs(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Epoch in use, by network id in hex."""
@@ -167,10 +178,11 @@ class AgentStatus(_message.Message):
         packets_by_reason: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         sealed_packets: _builtins.int = ...,
         opened_packets: _builtins.int = ...,
+        bundle_sequence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_generation", b"applied_generation", "applied_revision", b"applied_revision", "key_epochs", b"key_epochs", "opened_packets", b"opened_packets", "packets_by_reason", b"packets_by_reason", "ready", b"ready", "sealed_packets", b"sealed_packets", "waiting_for", b"waiting_for", "worker_instance", b"worker_instance"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_generation", b"applied_generation", "applied_revision", b"applied_revision", "bundle_sequence", b"bundle_sequence", "key_epochs", b"key_epochs", "opened_packets", b"opened_packets", "packets_by_reason", b"packets_by_reason", "ready", b"ready", "sealed_packets", b"sealed_packets", "waiting_for", b"waiting_for", "worker_instance", b"worker_instance"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -232,6 +244,8 @@ class ControlMessage(_message.Message):
     ROTATE_FIELD_NUMBER: _builtins.int
     WORKLOAD_ANSWER_FIELD_NUMBER: _builtins.int
     WORKLOADS_FIELD_NUMBER: _builtins.int
+    BUNDLE_FIELD_NUMBER: _builtins.int
+    IDENTITY_ALARM_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def roster(self) -> Global___Roster: ...
     @_builtins.property
@@ -250,6 +264,10 @@ class ControlMessage(_message.Message):
     def workload_answer(self) -> Global___WorkloadAnswer: ...
     @_builtins.property
     def workloads(self) -> Global___Workloads: ...
+    @_builtins.property
+    def bundle(self) -> Global___Bundle: ...
+    @_builtins.property
+    def identity_alarm(self) -> Global___IdentityAlarm: ...
     def __init__(
         self,
         *,
@@ -262,16 +280,68 @@ class ControlMessage(_message.Message):
         rotate: Global___RotateKeys | None = ...,
         workload_answer: Global___WorkloadAnswer | None = ...,
         workloads: Global___Workloads | None = ...,
+        bundle: Global___Bundle | None = ...,
+        identity_alarm: Global___IdentityAlarm | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "epoch_keys", b"epoch_keys", "message", b"message", "peers", b"peers", "revocation", b"revocation", "roster", b"roster", "rotate", b"rotate", "sa", b"sa", "workload_answer", b"workload_answer", "workloads", b"workloads"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "config", b"config", "epoch_keys", b"epoch_keys", "identity_alarm", b"identity_alarm", "message", b"message", "peers", b"peers", "revocation", b"revocation", "roster", b"roster", "rotate", b"rotate", "sa", b"sa", "workload_answer", b"workload_answer", "workloads", b"workloads"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "epoch_keys", b"epoch_keys", "message", b"message", "peers", b"peers", "revocation", b"revocation", "roster", b"roster", "rotate", b"rotate", "sa", b"sa", "workload_answer", b"workload_answer", "workloads", b"workloads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "config", b"config", "epoch_keys", b"epoch_keys", "identity_alarm", b"identity_alarm", "message", b"message", "peers", b"peers", "revocation", b"revocation", "roster", b"roster", "rotate", b"rotate", "sa", b"sa", "workload_answer", b"workload_answer", "workloads", b"workloads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["roster", "peers", "config", "sa", "revocation", "epoch_keys", "rotate", "workload_answer", "workloads"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["roster", "peers", "config", "sa", "revocation", "epoch_keys", "rotate", "workload_answer", "workloads", "bundle", "identity_alarm"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
 Global___ControlMessage: _TypeAlias = ControlMessage  # noqa: Y015
+
+@_typing.final
+class Bundle(_message.Message):
+    """Whom to believe from now on. Its sequence never falls."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DOCUMENT_FIELD_NUMBER: _builtins.int
+    document: _builtins.bytes
+    """SPIFFE bundle document (ztdpu.trust.bundle_document)."""
+    def __init__(
+        self,
+        *,
+        document: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["document", b"document"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Bundle: _TypeAlias = Bundle  # noqa: Y015
+
+@_typing.final
+class IdentityAlarm(_message.Message):
+    """Somebody else showed this device's identity and was refused."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CAUSE_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
+    UNIX_MS_FIELD_NUMBER: _builtins.int
+    cause: _builtins.str
+    peer: _builtins.str
+    """The transport's name of whoever it was."""
+    unix_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        cause: _builtins.str = ...,
+        peer: _builtins.str = ...,
+        unix_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "peer", b"peer", "unix_ms", b"unix_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IdentityAlarm: _TypeAlias = IdentityAlarm  # noqa: Y015
 
 @_typing.final
 class Roster(_message.Message):
