@@ -78,9 +78,16 @@ class AgentSpec(_Strict):
     underlay: UnderlaySection
     root_of_trust: RootOfTrustSection
     virtual_functions: VirtualFunctionsSection
+    sidecar_dir: Path | None = None
+    """A directory per endpoint lies here, with its api.sock; None: below `state_dir`."""
     join_token_file: Path | None = None
     max_lease_s: int = Field(default=LEASE_S_MAX, ge=1, le=LEASE_S_MAX)
     """The device's own bound on any lease, whatever control grants."""
+
+    @property
+    def sidecar_folder(self) -> Path:
+        """Where the directories of endpoints lie."""
+        return self.sidecar_dir or self.state_dir / "sidecar"
 
     @property
     def floors_folder(self) -> Path:

@@ -10,6 +10,8 @@
 | revocation  | worker deletes everything of that device, then newer epoch keys, then the acknowledgement             |
 | epoch_keys  | opened with the KEM keys of the last lease requests                                                   |
 | rotate      | to the worker                                                                                         |
+| workloads,  | to the sidecar, at once                                                                               |
+| their answer|                                                                                                       |
 
 `agent.uplink` hands messages to `accept`. A revocation starts at once in a task of its own, in order among
 revocations, so neither a worker that is slow to answer something else nor a connection that is replaced holds it up.
@@ -34,6 +36,7 @@ from ztdpu.agent.journal import log, warn
 from ztdpu.agent.mailbox_channel import MailboxChannel
 from ztdpu.agent.own_keys import LeaseKemKeys
 from ztdpu.agent.peer_book import PeerBook
+from ztdpu.agent.sidecar.server import Sidecar
 from ztdpu.agent.start_files import StartFiles
 from ztdpu.agent.supervisor import Supervisor
 from ztdpu.agent.tables_delivery import Delivery
@@ -66,6 +69,7 @@ class Conversation:
         kem_keys: LeaseKemKeys,
         send: Callable[[agent_pb2.AgentMessage], bool],
         on_change: Callable[[], None],
+        sidecar: Sidecar | None = None,
     ) -> None:
         self._spec = spec
         self._files = files
@@ -76,6 +80,7 @@ class Conversation:
         self._kem_keys = kem_keys
         self._send = send
         self._on_change = on_change
+        self._sidecar = sidecar
         self._floors = load_floors(spec.floors_folder)
         self._book = PeerBook(spec, manufacturer_roots=files.manufacturer_roots, floors=self._floors.peers)
         self._roster: Roster | None = None
@@ -162,6 +167,8 @@ class Conversation:
             self._revocations.add(task)
             task.add_done_callback(self._revocations.discard)
             return
+        if self._sidecar is not None and self._sidecar.accept(message):
+            return  # it changes nothing that the queue's order protects, and an endpoint waits for it
         if self._waiting.full():
             raise StateError("control says more than this device can carry out", remedy="look for a worker that hangs")
         if message.HasField("peers"):
@@ -295,6 +302,8 @@ class Conversation:
         log("tables-applied", generation=delivery.generation, revision=delivery.revision.hex()[:12], flows_cut=cut)
         self._exchange.set_networks(delivery.tables.networks)
         self._functions.set_endpoints({one.endpoint_id: one.name for one in delivery.tables.endpoints})
+        if self._sidecar is not None:
+            self._sidecar.set_endpoints(one.name for one in delivery.tables.endpoints)
 
     async def _take_revocation(self, message: agent_pb2.Revocation) -> None:
         await self._remove_at_worker(message.device, cut_flows=True)

@@ -29,6 +29,7 @@ from ztdpu.agent.journal import log, warn
 from ztdpu.agent.lifecycle import Lifecycle, Phase
 from ztdpu.agent.mailbox_channel import MailboxChannel
 from ztdpu.agent.own_keys import LeaseKemKeys
+from ztdpu.agent.sidecar.server import Sidecar
 from ztdpu.agent.start_files import StartFiles
 from ztdpu.agent.supervisor import Child, Programs, Supervisor
 from ztdpu.agent.uplink import Uplink
@@ -67,6 +68,7 @@ class Daemon:
         self._functions = VirtualFunctions(
             spec.virtual_functions.factory_socket, channel=self._channel, on_change=self._changed
         )
+        self._sidecar = Sidecar(spec.sidecar_folder, self._send)
         self._conversation = Conversation(
             spec,
             files,
@@ -77,6 +79,7 @@ class Daemon:
             kem_keys=self._kem_keys,
             send=self._send,
             on_change=self._changed,
+            sidecar=self._sidecar,
         )
         self._uplink = Uplink(
             spec.control.main,
@@ -100,6 +103,7 @@ class Daemon:
     async def run(self, root: Child | None = None, worker: Child | None = None) -> None:
         """Run until `stop`; takes over children that run already."""
         log("agent-started", device=self._spec.device)
+        self._sidecar.begin()
         tasks = [
             asyncio.create_task(self._supervisor.keep_root(root), name="root-of-trust"),
             asyncio.create_task(self._supervisor.keep_worker(worker), name="worker"),
@@ -127,7 +131,7 @@ class Daemon:
         for task in running:
             task.cancel()
         self._functions.worker_gone()
-        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(self._sidecar.close(), *running, return_exceptions=True)
         await self._supervisor.stop()
         statement.write_health(self._spec.state_dir, statement.Health(phase=str(self._life.phase), ready=False))
         log("agent-stopped", device=self._spec.device)
@@ -160,6 +164,7 @@ class Daemon:
                     self._attempt.cancel()
             case words.SetLease():
                 self._tell_worker(mailbox.SetLease(command.deadline_ns))
+                self._sidecar.book.set_lease(command.deadline_ns)
                 if not command.deadline_ns:
                     self._exchange.clear_epoch_keys()
             case words.OpenUplink():
@@ -312,6 +317,7 @@ class Daemon:
 
     def _uplink_opened(self) -> None:
         self._exchange.uplink_opened()
+        self._sidecar.uplink_opened()
         self._changed()
 
     def _send(self, message: agent_pb2.AgentMessage) -> bool:

@@ -178,6 +178,7 @@ def agent_document(plan: LabPlan, device: DevicePlan) -> dict[str, Any]:
         },
         "virtualFunctions": {"factorySocket": str(paths.factory_socket(device.name))},
         "joinTokenFile": str(own / JOIN_TOKEN),
+        "sidecarDir": str(own / "endpoints"),
     }
     return {"apiVersion": API_VERSION, "kind": "AgentConfiguration", "spec": spec}
 
