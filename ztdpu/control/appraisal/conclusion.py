@@ -116,7 +116,11 @@ class Concluder:
         _require_same_policy(desired, fleet.desired)
         reason = describe(appraisal.findings) or f"tier {appraisal.tier.word} gets no lease here"
         was_leased = leases.is_leased(fleet.record(device), now)
-        ear = self._ear(appraisal, device, read.binding_sha256 or _NO_BINDING)
+        live = fleet.binding(device)
+        # Of another boot it is bound by another Alias: this result does not speak for it.
+        is_its_own = live is not None and live.alias_spki_sha256 == appraisal.alias_spki_sha256
+        binding_sha256 = live.binding_sha256 if live is not None and is_its_own else b""
+        ear = self._ear(appraisal, device, binding_sha256 or _NO_BINDING)
         with fleet.transaction() as transaction:
             current = transaction.get_device(device) or read
             leases.require_unchanged(read, current)
@@ -137,7 +141,7 @@ class Concluder:
                 ),
             )
             transaction.put_evidence(
-                _stored(device, appraisal, evidence, now.unix_ms, ear=ear, binding_sha256=read.binding_sha256)
+                _stored(device, appraisal, evidence, now.unix_ms, ear=ear, binding_sha256=binding_sha256)
             )
             if was_leased:
                 networks = [n for t, n in fleet.desired.networks.items() if t in fleet.desired.networks_on(device)]
