@@ -21,9 +21,10 @@ from pathlib import Path
 from ztdpu.errors import MachineError, StateError, UsageError
 from ztdpu.lab import marks, netns, processes
 from ztdpu.lab.fabric import Fabric
-from ztdpu.lab.layout import DEFAULT_STATE, LabPaths, lab_command, real_path
+from ztdpu.lab.layout import LabPaths, lab_command, real_path
 from ztdpu.lab.record import LabRecord, read_record
 from ztdpu.lab.roles import with_found_services
+from ztdpu.rpc.places import RUNTIME_DIRECTORY, make_runtime_directory
 
 Say = Callable[[str], None]
 
@@ -89,6 +90,8 @@ def require_owner(state: Path) -> None:
 def locked(state: Path) -> Iterator[None]:
     """Hold the state directory (made when missing): two commands that build or clear it do not mix."""
     try:
+        if state.parent == RUNTIME_DIRECTORY:
+            make_runtime_directory(RUNTIME_DIRECTORY)
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -217,5 +220,5 @@ def forget(state: Path) -> None:
     """Remove the directory when it is empty: one that is not was never ours."""
     with suppress(OSError):
         state.rmdir()
-        if state.parent == DEFAULT_STATE.parent:
+        if state.parent == RUNTIME_DIRECTORY:
             state.parent.rmdir()
