@@ -32,3 +32,7 @@ def pytest_xdist_make_scheduler(config, log):
             return "machine" if path.startswith(OF_THE_MACHINE) and path != A_NEWCOMER else path
 
     return Scheduler(config, log)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--yaml-folder", default="", help="files that tests/policy/test_yaml_suite.py reads as policy")

@@ -22,7 +22,9 @@ from ztdpu.errors import Location, PolicyError
 
 SIZE_LIMIT_OCTETS: Final = 1024 * 1024
 DEPTH_LIMIT: Final = 24
-NODE_LIMIT: Final = 100_000
+NODE_LIMIT: Final = 65_536
+"""Keys and values in one file."""
+DOCUMENT_LIMIT: Final = 5_000
 
 Path = tuple[str | int, ...]
 
@@ -120,11 +122,17 @@ class _Builder:
         self._places: dict[Path, tuple[int, int]] = {}
 
     def documents(self) -> Iterator[Placed]:
+        count = 0
         for event in self._events:
             if not isinstance(event, libyaml.DocumentStartEvent):
                 continue
             if event.version or event.tags:
                 raise PolicyError("directives are not allowed", remedy="remove the % line", where=self._where(event))
+            count += 1
+            if count > DOCUMENT_LIMIT:
+                raise PolicyError(
+                    f"more than {DOCUMENT_LIMIT} documents", remedy="split the file", where=self._where(event)
+                )
             root = next(self._events)
             self._places = {(): _from_one(root)}
             value = self._value(root, (), 1)
