@@ -15,8 +15,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from ztdpu.agent.root_of_trust import CONNECTIONS_LIMIT, close_door, open_door, read_secrets, write_secrets
-from ztdpu.errors import ConfigurationError, StateError
+from ztdpu.agent.root_of_trust import CONNECTIONS_LIMIT, FAULT_SET, close_door, open_door, read_secrets, write_secrets
+from ztdpu.errors import ConfigurationError, SpdmError, StateError
 from ztdpu.trust import dice, extensions
 from ztdpu.trust.binding import BindRequest, open_envelope
 from ztdpu.trust.manufacture import create_manufacturer, encode_secrets
@@ -329,3 +329,44 @@ def test_it_loads_nothing_that_it_does_not_need():
     code = f"import sys, ztdpu.agent.root_of_trust; print([n for n in {names} if n in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE_S, check=True)
     assert ended.stdout.strip() == "[]"
+
+
+def say(running, word: bytes) -> bytes:
+    with running.connect("fault.sock") as peer:
+        peer.send(word)
+        return peer.recv(DOOR_LIMIT_OCTETS)
+
+
+def test_there_is_no_fault_door_unless_asked_for(running):
+    assert not (running.folder / "fault.sock").exists()
+    assert running.attest().blocks
+
+
+def test_a_device_misbehaves_and_heals_at_its_fault_door(stopped):
+    door = stopped.folder / "fault.sock"
+    stopped.start("--fault-socket", str(door))
+    try:
+        assert door.stat().st_mode & 0o777 == 0o600
+        assert boot_of(stopped.attest()).counter == 1
+        assert say(stopped, b"lazy") == b"no such preset"
+        assert say(stopped, b"\xff\xfe") == b"no such preset"
+        assert say(stopped, b"unsigned-last") == FAULT_SET
+        with pytest.raises(SpdmError, match="not signed"):
+            stopped.attest()
+        assert say(stopped, b"silent") == FAULT_SET
+        with stopped.connect("spdm.sock") as peer:
+            peer.send(b"\x10\x84\0\0")
+            peer.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                peer.recv(DOOR_LIMIT_OCTETS)
+        assert say(stopped, b"firmware-altered") == FAULT_SET
+        assert boot_of(stopped.attest()).counter == 2
+        assert read_secrets(stopped.folder / "secrets.json").boot_counter == 2
+        assert say(stopped, b"none") == FAULT_SET
+        assert boot_of(stopped.attest()).counter == 3
+        (stopped.folder / "secrets.json").unlink()
+        assert b"cannot be read" in say(stopped, b"debug-enabled")
+        assert boot_of(stopped.attest()).counter == 3
+    finally:
+        stopped.stop()
+    assert not door.exists()
