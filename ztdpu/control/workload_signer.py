@@ -105,9 +105,10 @@ class WorkloadSigner:
     def sign_x509(self, spiffe_id: SpiffeId, public_key: ec.EllipticCurvePublicKey) -> tuple[tuple[bytes, ...], int]:
         """(chain in DER, leaf first; when it ends in unix seconds). Raises SvidError."""
         now = as_datetime(self._clock.now())
-        not_after = now + timedelta(seconds=self._ttl_s)
+        authority = self._issuer.authority
+        not_after = min(now + timedelta(seconds=self._ttl_s), authority.certificate.not_valid_after_utc)
         chain = issue_svid(
-            self._issuer.authority,
+            authority,
             trust_domain=self.trust_domain,
             path=spiffe_id.path,
             public_key=public_key,

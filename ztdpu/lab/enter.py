@@ -27,6 +27,8 @@ from ztdpu.lab.processes import MARKER, spawn_daemon
 from ztdpu.lab.record import LabRecord, require_record
 from ztdpu.lab.syscalls import Clone, become_root, setns
 
+SIDECAR_SOCKET: Final = "unix:///run/ztdpu/sidecar/api.sock"
+"""What an endpoint finds in SPIFFE_ENDPOINT_SOCKET: its own sidecar, at the place where `cluster` binds it."""
 _NOT_FOUND: Final = 127
 _NOT_EXECUTABLE: Final = 126
 _ORDER: Final = (
@@ -75,6 +77,8 @@ def run_inside(record: LabRecord, target: str, argv: Sequence[str], *, environme
     The process enters `target` itself and does not come back: call it last, or in a child.
     """
     here = _working_directory()
+    if any(one.name == target for one in record.plan.endpoints):
+        environment = {"SPIFFE_ENDPOINT_SOCKET": SIDECAR_SOCKET, **environment}
     if enter_target(record, target):
         _return_to(here, target)
     sys.stdout.flush()
