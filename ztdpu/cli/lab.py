@@ -12,15 +12,12 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
-from ztdpu.cli.lab_device import fault, root_of_trust
+from ztdpu.cli.lab_device import fault, reference_values, root_of_trust
 from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
 from ztdpu.lab.fabric import BETWEEN, Fabric
 from ztdpu.lab.layout import DEFAULT_MTU_OCTETS, DEFAULT_PREFIX, DEFAULT_STATE, lab_command, real_path
 
 app = typer.Typer(no_args_is_help=True, help="An emulated cluster on this machine.")
-
-app.command()(fault)
-app.command(name="root-of-trust")(root_of_trust)
 
 StateOption = Annotated[Path, typer.Option("--state", envvar="ZTDPU_STATE", help="Directory of the lab.")]
 FabricOption = Annotated[
@@ -227,3 +224,8 @@ def down(*, state: StateOption = DEFAULT_STATE) -> None:
 
     found = stop_lab(state)
     print("the lab is down" if found else f"no lab in {state}", file=sys.stderr)
+
+
+app.command()(fault)
+app.command(name="root-of-trust")(root_of_trust)
+app.command(name="reference-values")(reference_values)

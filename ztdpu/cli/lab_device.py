@@ -1,4 +1,4 @@
-"""`ztdpu lab fault` and `ztdpu lab root-of-trust`: emulated devices that misbehave, and one that stands alone."""
+"""`ztdpu lab fault`, `root-of-trust` and `reference-values`: emulated devices, one by one."""
 
 from __future__ import annotations
 
@@ -71,3 +71,14 @@ def root_of_trust(
 
         serve_device(device, address=address, preset=wanted, ready=ready)
     print("ended", file=sys.stderr)
+
+
+def reference_values(
+    profile: Annotated[str, typer.Argument(help="Product, like generic.", show_default=False)],
+) -> None:
+    """Print the reference values of what emulated devices of a product ship with, for a directory of policy files."""
+    from ztdpu.cli.output import Format, print_document
+    from ztdpu.lab.shipped import make_reference_values
+    from ztdpu.trust.profile import load_profile
+
+    print_document(make_reference_values(load_profile(profile)), output=Format.YAML)
