@@ -63,7 +63,7 @@ def lint(
     if output in (Format.JSON, Format.YAML):
         print_document({"ok": True, "counts": counts, "empty_files": list(cluster.empty_files)}, output=output)
         return
-    print(f"{directory}: good. " + ", ".join(f"{count} {what}" for what, count in counts.items()))
+    print(f"{directory}: good. " + ", ".join(f"{what}: {count}" for what, count in counts.items()))
 
 
 def _fault(fault: PolicyError) -> dict[str, Any]:
