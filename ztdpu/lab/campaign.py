@@ -23,6 +23,7 @@ from ztdpu.lab.attacks.cross_tenant_tcp import mark_of
 from ztdpu.lab.crew import Crew, Hand
 from ztdpu.lab.layout import UNDERLAY_OVERHEAD_OCTETS, EndpointPlan, LabPlan, family, port_name
 from ztdpu.lab.manufacture import AGENT_FILE
+from ztdpu.lab.sidecar_trial import try_sidecar
 from ztdpu.model.verdict import Reason
 from ztdpu.rpc.client import ControlClient
 
@@ -136,6 +137,7 @@ class Campaign:
         )
         yield "flipped-packet", lambda: wire("flipped-packet", Reason.BAD_TAG, twin_first=False)
         yield "replayed-packet", lambda: wire("replayed-packet", Reason.REPLAY_DUPLICATE, twin_first=True)
+        yield "sidecar-of-another-endpoint", self._attack_sidecar
         if self._cast.spare:
             yield "altered-firmware", self._attack_altered_firmware
             yield "relayed-attestation", self._attack_relayed_attestation
@@ -227,6 +229,10 @@ class Campaign:
         put()
         reason = self._reason(device, drops, ATTEMPTS, expected)
         return self._wire.ask()["psp_sent_here"] - injected, self._arrived(name) - arrived, reason
+
+    def _attack_sidecar(self) -> Trial:
+        cast = self._cast
+        return Trial(**try_sidecar(self._crew, self._control, self._plan, attacker=cast.attacker, victim=cast.victim))
 
     # --- on attestation ---
 

@@ -56,12 +56,12 @@ class Hand:
             raise self._failure()
         return self._parse(line)
 
-    def tell(self) -> None:
+    def tell(self, line: str = "") -> None:
         """Put a line on its standard input. MachineError with what the program said when it is gone."""
         if self._process.stdin is None:
             raise MachineError(f"{self._words} in {self.target} takes no more lines")
         try:
-            self._process.stdin.write("\n")
+            self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
         except OSError as error:
             raise self._failure() from error
