@@ -48,7 +48,7 @@ def test_the_hook_stops_what_control_would_refuse_and_nothing_else(work):
     tenant.write_text(good)  # what is staged counts, not what lies there
     stopped = commit(work)
     assert stopped.returncode == 1
-    assert "tenants/blue.yaml:6:3: spec.suit: unknown field" in stopped.stderr
+    assert re.search(r"tenants/blue.yaml:\d+:3: spec.suit: unknown field", stopped.stderr)
 
     (work / "network" / "blue.yaml").unlink()
     run(work, "add", "--all")
@@ -73,8 +73,9 @@ def test_the_hook_stops_what_control_would_refuse_and_nothing_else(work):
 
 
 def verify(work, *words):
-    command = [sys.executable, "-m", "ztdpu", "policy", "verify", str(work), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    """From inside, as CI does."""
+    command = [sys.executable, "-m", "ztdpu", "policy", "verify", ".", *words]
+    return subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_verify_says_before_the_push_what_control_would_say(work):

@@ -84,7 +84,7 @@ def _files(objects: Objects, commit: Commit) -> dict[str, bytes]:
 
 
 def _git_directory(git: Git, directory: Path) -> str:
-    words = ["-C", str(directory), "rev-parse", "--absolute-git-dir"]
+    words = ["-C", str(directory.resolve()), "rev-parse", "--absolute-git-dir"]
     try:
         return git.run(words, deadline=time.monotonic() + DEADLINE_S).decode().strip()
     except UnreachableError as error:
