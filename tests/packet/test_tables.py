@@ -94,6 +94,36 @@ def test_round_trip_and_revision():
     assert revision(blob) == hashlib.sha256(blob).digest()
 
 
+PEERING = b"peering".ljust(16, b"-")
+GREEN_0 = b"green-0".ljust(16, b"-")
+PARTNER = Route(address=bytes((10, 2, 0, 10)), device="dpu-1", endpoint_id=GREEN_0)
+
+
+def peered(partner=PARTNER, **changes):
+    """The sample, its endpoint in a Peering with one of another tenant on the other device."""
+    blue = sample().networks[0]
+    peering = dataclasses.replace(blue, network_id=PEERING, tenant="blue-green", routes=(blue.routes[0], partner))
+    endpoint = dataclasses.replace(sample().endpoints[0], peerings=(PEERING,), **changes)
+    return sample(networks=(*sample().networks, peering), endpoints=(endpoint,))
+
+
+def test_peerings_tiers_and_rows_for_auditing_make_the_round_trip():
+    denied = allow(7, verdict=Verdict.DROP, tier=0)
+    passed = allow(8, verdict=None, tier=1)
+    for audited in (None, (), (allow(9),)):
+        tables = peered(rules=(denied, passed, allow(10, tier=2)), audit_rules=audited)
+        assert decode_tables(encode_tables(tables)) == tables
+    blobs = {encode_tables(peered(audit_rules=audited)) for audited in (None, (), (allow(9),))}
+    assert len(blobs) == 3, "no rows for auditing are not the same as none that allow"
+
+
+def test_an_address_that_would_be_two_endpoints_is_refused():
+    encode_tables(peered())
+    taken = sample().networks[0].routes[1].address
+    with pytest.raises(TablesError, match="in two networks"):
+        encode_tables(peered(dataclasses.replace(PARTNER, address=taken)))
+
+
 def test_empty_tables_are_tables():
     empty = DeviceTables(device="dpu-0", networks=(), endpoints=(), peers=())
     assert decode_tables(encode_tables(empty)) == empty
@@ -136,6 +166,11 @@ INCONSISTENT = {
     "port": sample_with(rules=(allow(port_last=65536),)),
     "protocol": sample_with(rules=(allow(protocol=256),)),
     "rule id": sample_with(rules=(allow(rule_id=2**32),)),
+    "tier": sample_with(rules=(allow(tier=8),)),
+    "tiers out of order": sample_with(rules=(allow(1, tier=1), allow(2))),
+    "rule twice, once for auditing": sample_with(rules=(allow(3),), audit_rules=(allow(3),)),
+    "peering without a network": sample_with(peerings=(b"p" * 16,)),
+    "peering in the own network": sample_with(peerings=(BLUE,)),
 }  # fmt: skip
 
 

@@ -48,6 +48,7 @@ def test_the_good_repository_loads(repository: Path) -> None:
         ("ztdpu.dev/v1", "ztdpu.dev/v2", "apiVersion 'ztdpu.dev/v2' is not known"),
         ("address: 10.90.0.11", "address: 10.90.0.10", "belongs to 'dpu-0' already"),
         ("address: 10.90.0.10", "address: 224.0.0.1", "not a usable host address"),
+        ("address: 10.90.0.10", "address: 127.0.0.1", "not a usable host address"),
         ("address: 10.90.0.10", "address: 10.90.0.256", "spec.underlay.address"),
         ("address: 10.90.0.10", "address: 12", "as text"),
         ("device: dpu-1, addresses: [10.1.0.12]", "device: dpu-9, addresses: [10.1.0.12]", "no Device 'dpu-9'"),

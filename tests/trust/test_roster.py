@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ztdpu.errors import RosterError
+from ztdpu.trust import canonical
 from ztdpu.trust.roster import (
     Roster,
     RosterDevice,
@@ -208,3 +209,40 @@ def test_ssh_keygen_verifies_a_roster(tmp_path):
     command = ["ssh-keygen", "-Y", "verify", "-f", tmp_path / "signers", "-I", "operator", "-n", "ztdpu-roster"]
     done = subprocess.run([*command, "-s", tmp_path / "sig"], input=blob, capture_output=True, timeout=20, check=False)
     assert done.returncode == 0, done.stderr
+
+
+PEERED = replace(
+    ROSTER,
+    networks=(
+        ROSTER.networks[0],
+        RosterNetwork(tenant="blue-red", network_id=b"p" * 16, generation=1, members=("blue", "red")),
+        ROSTER.networks[1],
+    ),
+)
+
+
+def test_a_peering_makes_format_2_and_its_absence_format_1() -> None:
+    assert decode_roster(encode_roster(PEERED)) == PEERED
+    assert canonical.decode(encode_roster(ROSTER), refusal=RosterError)[1] == 1
+    assert canonical.decode(encode_roster(PEERED), refusal=RosterError)[1] == 2
+    both = [one.tenant for one in PEERED.networks_of(PEERED.find_device("dpu-0"))]
+    assert both == ["blue", "blue-red", "red"]
+    assert [one.tenant for one in PEERED.networks_of(PEERED.find_device("dpu-1"))] == ["blue", "blue-red"]
+
+
+@pytest.mark.parametrize("form", [1, 2])
+def test_a_roster_has_one_format(form: int) -> None:
+    wrong = canonical.decode(encode_roster(PEERED if form == 1 else ROSTER), refusal=RosterError)
+    wrong[1] = form
+    with pytest.raises(RosterError):
+        decode_roster(canonical.encode(wrong))
+
+
+@pytest.mark.parametrize(
+    ("tenant", "members"),
+    [("blue", ("blue", "red")), ("x", ("blue",)), ("x", ("blue", "pink")), ("x", ("blue", "blue"))],
+)
+def test_odd_peerings_are_refused(tenant: str, members: tuple[str, ...]) -> None:
+    odd = RosterNetwork(tenant=tenant, network_id=b"p" * 16, generation=1, members=members)
+    with pytest.raises(RosterError):
+        encode_roster(replace(ROSTER, networks=(*ROSTER.networks, odd)))
