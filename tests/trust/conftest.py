@@ -20,8 +20,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from ztdpu.errors import Location
+from ztdpu.model.attestation import Tier
+from ztdpu.trust.acceptance import accept_binding
 from ztdpu.trust.appraise import Appraisal, appraise
 from ztdpu.trust.binding import BindRequest
+from ztdpu.trust.faults import FaultyRoot
 from ztdpu.trust.firmware import Firmware, compute_fwid, default_firmware, measure
 from ztdpu.trust.manufacture import create_manufacturer
 from ztdpu.trust.profile import load_profile
@@ -175,6 +178,75 @@ class World:
             "nonce": self.spdm_nonce,
         } | changes
         return appraise(evidence if evidence is not None else self.collect(self.boot()), **arguments)
+
+
+class Verifier:
+    """A device of any profile, and control's half: appraises, accepts bindings, remembers the newest."""
+
+    def __init__(self, name: str, *, minimum_of: str = "version") -> None:
+        self.secrets_since = NOW - timedelta(days=1)
+        self.random = random.Random(name)
+        self.profile = load_profile(name)
+        self.maker = create_manufacturer(
+            profile=self.profile, random=self.random.randbytes, now=NOW - timedelta(days=1)
+        )
+        self.secrets = self.maker.make_device(serial="EMU1", uds=self.random.randbytes(32), now=NOW - timedelta(days=1))
+        self.stored = None
+        self.root = FaultyRoot(draw_secrets=self.draw, profile=self.profile, random=self.random.randbytes)
+        blocks = measure(self.profile, default_firmware(self.profile))
+        self.references = ReferenceValues(
+            name="shipped",
+            profile=name,
+            measurements={
+                spec.index: AllowedDigests(component=spec.component, digests=(block.value.hex(),), source=SOURCE)
+                for spec, block in zip(self.profile.measurements, blocks, strict=True)
+                if not block.raw and not spec.slow_ms
+            },
+            fwids={
+                place: AllowedDigests(
+                    component="f", digests=(compute_fwid(self.profile, level, blocks).hex(),), source=SOURCE
+                )
+                for place, level in enumerate(self.profile.levels)
+                if level.fwid_covers
+            },
+            minimum_versions={minimum_of: MinimumVersion(minimum=(1,), source=SOURCE)},
+            source=SOURCE,
+        )
+
+    def draw(self):
+        self.secrets = dataclasses.replace(self.secrets, boot_counter=self.secrets.boot_counter + 1)
+        return self.secrets
+
+    def attest(self, *, spdm=None, bind=None):
+        """Run an attestation; `spdm` and `bind` stand in the way of the device's two doors."""
+        nonce, binding_nonce = self.random.randbytes(32), self.random.randbytes(32)
+        session = MeasurementSession(
+            profile=self.profile, nonce=nonce, challenge_nonce=self.random.randbytes(32), now_s=0
+        )
+        door = self.root.open_session()
+        while (request := session.next_request()) is not None:
+            session.receive(spdm(request) if spdm else door.answer(request), now_s=1)
+        found = appraise(
+            session.evidence(), self.references, AppraisalPolicy(name="strict", source=SOURCE), NOW,
+            manufacturer_roots=(self.maker.root,), pinned_device_id_sha256=self.secrets.device_id_sha256, nonce=nonce,
+        )  # fmt: skip
+        if found.tier is not Tier.AFFIRMING:
+            return found
+        asked = BindRequest(
+            trust_domain="ztdpu.lab", nonce=binding_nonce, tls_spki_sha256=spki_sha256(p256(2)),
+            offer_spki=spki(p256(3)), ttl_s=600, agent_digest=bytes(32),
+        )  # fmt: skip
+        accepted = accept_binding(
+            (bind or self.root.bind_keys)(asked), appraisal=found, expected_domain="ztdpu.lab", expected_nonce=binding_nonce,
+            stored=self.stored, pinned_device_id_sha256=self.secrets.device_id_sha256,
+        )  # fmt: skip
+        self.stored = accepted.record
+        return found
+
+
+@pytest.fixture(scope="session")
+def make_verifier() -> type[Verifier]:
+    return Verifier
 
 
 @pytest.fixture(scope="session")

@@ -1,31 +1,11 @@
 """Every fault preset, on every profile: refused for its own reason, and `none` heals."""
 
-import dataclasses
-import hashlib
-import random
-from datetime import UTC, datetime, timedelta
-
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from ztdpu.errors import BindingError, CertificateError, EvidenceError, Location, SpdmError
+from ztdpu.errors import BindingError, CertificateError, EvidenceError, SpdmError
 from ztdpu.model.attestation import Tier
-from ztdpu.trust.acceptance import accept_binding
-from ztdpu.trust.appraise import appraise
-from ztdpu.trust.binding import BindRequest
-from ztdpu.trust.faults import FaultyRoot, Preset
-from ztdpu.trust.firmware import compute_fwid, default_firmware, measure
-from ztdpu.trust.manufacture import create_manufacturer
-from ztdpu.trust.profile import list_profiles, load_profile
-from ztdpu.trust.reference import AllowedDigests, AppraisalPolicy, MinimumVersion, ReferenceValues
-from ztdpu.trust.spdm.requester import MeasurementSession
-
-NOW = datetime(2026, 12, 1, tzinfo=UTC)
-SOURCE = Location(file="reference.yaml", line=1)
-POLICY = AppraisalPolicy(name="strict", source=SOURCE)
-OFFER = ec.derive_private_key(7, ec.SECP256R1()).public_key()
-OFFER_SPKI = OFFER.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+from ztdpu.trust.faults import Preset
+from ztdpu.trust.profile import list_profiles
 
 REFUSALS = {
     Preset.STALE_ALIAS: (BindingError, "newer boot with the Alias key of an older one"),
@@ -45,71 +25,9 @@ FINDINGS = {
 }
 
 
-class Verifier:
-    """Control's half: appraises, accepts bindings, remembers the newest."""
-
-    def __init__(self, name):
-        self.random = random.Random(name)
-        self.profile = load_profile(name)
-        self.maker = create_manufacturer(
-            profile=self.profile, random=self.random.randbytes, now=NOW - timedelta(days=1)
-        )
-        self.secrets = self.maker.make_device(serial="EMU1", uds=self.random.randbytes(32), now=NOW - timedelta(days=1))
-        self.stored = None
-        self.root = FaultyRoot(draw_secrets=self.draw, profile=self.profile, random=self.random.randbytes)
-        blocks = measure(self.profile, default_firmware(self.profile))
-        self.references = ReferenceValues(
-            name="shipped",
-            profile=name,
-            measurements={
-                spec.index: AllowedDigests(component=spec.component, digests=(block.value.hex(),), source=SOURCE)
-                for spec, block in zip(self.profile.measurements, blocks, strict=True)
-                if not block.raw and not spec.slow_ms
-            },
-            fwids={
-                place: AllowedDigests(
-                    component="f", digests=(compute_fwid(self.profile, level, blocks).hex(),), source=SOURCE
-                )
-                for place, level in enumerate(self.profile.levels)
-                if level.fwid_covers
-            },
-            minimum_versions={"version": MinimumVersion(minimum=(1, 0, 0), source=SOURCE)},
-            source=SOURCE,
-        )
-
-    def draw(self):
-        self.secrets = dataclasses.replace(self.secrets, boot_counter=self.secrets.boot_counter + 1)
-        return self.secrets
-
-    def attest(self):
-        nonce, binding_nonce = self.random.randbytes(32), self.random.randbytes(32)
-        session = MeasurementSession(
-            profile=self.profile, nonce=nonce, challenge_nonce=self.random.randbytes(32), now_s=0
-        )
-        door = self.root.open_session()
-        while (request := session.next_request()) is not None:
-            session.receive(door.answer(request), now_s=1)
-        found = appraise(
-            session.evidence(), self.references, POLICY, NOW,
-            manufacturer_roots=(self.maker.root,), pinned_device_id_sha256=self.secrets.device_id_sha256, nonce=nonce,
-        )  # fmt: skip
-        if found.tier is not Tier.AFFIRMING:
-            return found
-        asked = BindRequest(
-            trust_domain="ztdpu.lab", nonce=binding_nonce, tls_spki_sha256=hashlib.sha256(b"tls").digest(),
-            offer_spki=OFFER_SPKI, ttl_s=600, agent_digest=bytes(32),
-        )  # fmt: skip
-        accepted = accept_binding(
-            self.root.bind_keys(asked), appraisal=found, expected_domain="ztdpu.lab", expected_nonce=binding_nonce,
-            stored=self.stored, pinned_device_id_sha256=self.secrets.device_id_sha256,
-        )  # fmt: skip
-        self.stored = accepted.record
-        return found
-
-
 @pytest.fixture(scope="module", params=list_profiles())
-def verifier(request):
-    return Verifier(request.param)
+def verifier(request, make_verifier):
+    return make_verifier(request.param)
 
 
 def test_the_table_names_every_preset():
