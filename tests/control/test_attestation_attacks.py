@@ -31,8 +31,6 @@ from ztdpu.trust.firmware import Firmware, default_firmware
 from ztdpu.trust.manufacture import create_manufacturer
 from ztdpu.v1 import attestation_pb2, attestation_pb2_grpc
 
-ROUNDS = [pytest.param(4, id="4"), pytest.param(40, id="40", marks=pytest.mark.soak)]
-
 
 @pytest.fixture(autouse=True)
 def _every_refusal_has_its_leaf(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,6 +164,7 @@ async def test_replayed_evidence_is_never_accepted(plant, rounds, open_line) -> 
     with ControlClient.connect(str(process.spec.admin_socket)) as client:
         audited = await leaves(Asynchronous(client), "dpu-0")
     assert audited.total() == 3 * rounds
+    agent.binding = b""
     assert await line.attempt()  # the twin: fresh answers, same channel
     assert line.outcomes["granted"] == 1
     await process.stop()
@@ -209,8 +208,7 @@ async def enrol(plant: Any, process: ControlProcess, name: str = "dpu-0", **chan
 # --- A2: relay ---
 
 
-@pytest.mark.parametrize("rounds", ROUNDS)
-async def test_relayed_evidence_is_never_accepted(rounds, make_agent, open_line, admin, process) -> None:
+async def test_relayed_evidence_is_never_accepted(make_agent, open_line, admin, process) -> None:
     """X is genuine and enrolled; Y holds another genuine device and everything that X sends, except X's door two."""
     x, y = await make_agent("dpu-0"), await make_agent("dpu-1")
     for agent in (x, y):
@@ -230,6 +228,7 @@ async def test_relayed_evidence_is_never_accepted(rounds, make_agent, open_line,
     def with_other_domain(nonce: bytes) -> attestation_pb2.AttestRequest:
         return as_x.bind(nonce, trust_domain="other.example")
 
+    rounds = 40
     for _ in range(rounds):
         begin = as_x.begin(offer_signature=b"")
         await line.attempt(begin=begin, spdm=x.root.spdm)  # X's evidence, keys bound by Y's own root

@@ -16,6 +16,7 @@ from ztdpu.control.record import DeviceRecord
 from ztdpu.control.states import RIGHTS, Next, what_comes_next
 from ztdpu.model.device import Condition, DeviceState
 
+PHRASE_LIMIT = 60
 _ACCEPTED = ("affirming", "warning")
 
 
@@ -55,7 +56,7 @@ def _trust(fleet: Fleet, record: DeviceRecord, now: Instant) -> Iterator[Conditi
         since_unix_ms=record.appraised_unix_ms,
         reason=f"tier {record.tier}" if record.appraised_unix_ms else "never appraised",
         deadline_unix_ms=due_ms if record.appraised_unix_ms else 0,
-        next="next evidence" if record.appraised_unix_ms else "",
+        next="next evidence due" if record.appraised_unix_ms else "",
     )
     binding = fleet.binding(record.name)
     yield Condition(
@@ -63,7 +64,7 @@ def _trust(fleet: Fleet, record: DeviceRecord, now: Instant) -> Iterator[Conditi
         met=binding is not None,
         reason=f"key binding {binding.sequence} of boot {binding.boot_counter}" if binding else "no live key binding",
         deadline_unix_ms=binding.expires_unix_s * 1000 if binding else 0,
-        next="binding ends; a new one is made at half its life" if binding else "",
+        next="a new one is made at half its life; ends" if binding else "",
     )
     expires_ms = record.svid_expires_unix_s * 1000
     may_have = RIGHTS[leases.expire(record, now).state].identity
@@ -72,7 +73,7 @@ def _trust(fleet: Fleet, record: DeviceRecord, now: Instant) -> Iterator[Conditi
         met=expires_ms > now.unix_ms,
         reason="SVID issued" if expires_ms > now.unix_ms else "no SVID" if may_have else f"none while {record.state}",
         deadline_unix_ms=expires_ms if expires_ms > now.unix_ms else 0,
-        next="SVID ends; a new one comes at half its life" if expires_ms > now.unix_ms else "",
+        next="a new one comes at half its life; ends" if expires_ms > now.unix_ms else "",
     )
 
 
@@ -80,8 +81,8 @@ def _leased(fleet: Fleet, record: DeviceRecord, now: Instant) -> Condition:
     following, state = next_of(fleet, record, now), leases.expire(record, now).state
     is_leased = leases.is_leased(record, now)
     reason = record.reason
-    if not is_leased and state is DeviceState.WARNING:
-        reason = f"policy gives the tier warning no lease; {reason}"
+    if not is_leased and state in (DeviceState.WARNING, DeviceState.CONTRAINDICATED):
+        reason = "policy gives this tier no lease"
     return Condition(
         name="leased",
         met=is_leased,
@@ -118,8 +119,13 @@ def _work(fleet: Fleet, record: DeviceRecord, connection: Connection | None, *, 
         name="ready",
         met=is_ready,
         since_unix_ms=connection.ready_since_unix_ms if connection else 0,
-        reason="SAs with every live peer" if is_ready else f"waits for {waiting}" if waiting else "no lease",
+        reason="SAs with every live peer" if is_ready else f"waits for {_phrase(waiting)}" if waiting else "no lease",
     )
+
+
+def _phrase(text: str) -> str:
+    """What an agent waits for, without the findings that stand elsewhere."""
+    return text if len(text) <= PHRASE_LIMIT else text[: PHRASE_LIMIT - 1] + "…"
 
 
 def _networks_behind(fleet: Fleet, device: str, connection: Connection | None) -> list[str]:
