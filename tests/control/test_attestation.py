@@ -14,6 +14,7 @@ from ztdpu.keys.epoch import open_epoch_keys
 from ztdpu.keys.kem import kem_public_octets
 from ztdpu.model.device import DeviceState
 from ztdpu.trust.firmware import FirmwareFault, alter_firmware, default_firmware
+from ztdpu.trust.spdm.messages import Code, Error, ErrorCode
 from ztdpu.v1 import attestation_pb2
 
 
@@ -277,3 +278,39 @@ async def test_size_of_a_message_is_bounded(octets: int, code: str, make_agent) 
     begin.begin.join_token = "x" * octets
     got, _ = await refusal(agent.attest(begin=begin))
     assert got.name == code
+
+
+async def test_a_busy_device_is_waited_for_and_one_that_stays_so_is_refused(make_agent) -> None:
+    agent = await make_agent()
+    words = [Error(version=0x11, code=code).encode() for code in (ErrorCode.BUSY, ErrorCode.BUSY)]
+
+    def moody(request: bytes) -> bytes:
+        return words.pop() if request[1] == Code.GET_MEASUREMENTS and words else agent.root.spdm(request)
+
+    assert (await agent.attest(spdm=moody)).state == "affirming"
+    assert not words
+
+    def busy(request: bytes) -> bytes:
+        return (
+            Error(version=0x11, code=ErrorCode.BUSY).encode()
+            if request[1] == Code.GET_DIGESTS
+            else agent.root.spdm(request)
+        )
+
+    started = asyncio.get_running_loop().time()
+    assert await refusal(agent.attest(spdm=busy)) == (grpc.StatusCode.PERMISSION_DENIED, "spdm")
+    assert 2 < asyncio.get_running_loop().time() - started < 20
+
+
+async def test_spdm_1_1_is_challenged_so_that_its_negotiation_is_signed(make_agent) -> None:
+    agent, asked = await make_agent(), []
+
+    def negotiated(request: bytes) -> bytes:
+        asked.append(request[1])
+        answer = agent.root.spdm(request)
+        # A capability that nobody needs: measurements alone would not tell.
+        return answer[:8] + bytes((answer[8] | 1,)) + answer[9:] if request[1] == Code.GET_CAPABILITIES else answer
+
+    assert await refusal(agent.attest(spdm=negotiated)) == (grpc.StatusCode.PERMISSION_DENIED, "spdm")
+    assert Code.CHALLENGE in asked
+    assert (await agent.attest()).state == "affirming"

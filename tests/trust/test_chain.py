@@ -50,6 +50,7 @@ class Forge:
             fields = {
                 "vendor": self.profile.vendor,
                 "model": self.profile.model,
+                "layer": level - 3,
                 "fwids": (Fwid(hash="sha384", digest=b"f" * 48),),
             } | changes
             return extensions.encode_tcb_info(TcbInfo(**fields))
@@ -321,6 +322,8 @@ def test_tcb_info_profiles(world):
         {"vendor": "ACME"},
         {"model": "BlueField-2"},
         {"model": None},
+        {"layer": 1},
+        {"layer": None},
         {"fwids": (Fwid(hash="sha256", digest=b"f" * 32),)},
     ):
         with pytest.raises(CertificateError):

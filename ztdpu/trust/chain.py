@@ -230,6 +230,8 @@ def _read_fwid(certificate: x509.Certificate, level: int, profile: Profile, devi
         info = extensions.decode_tcb_info(der)
         if (info.vendor, info.model) != (profile.vendor, profile.model):
             raise CertificateError(f"certificate at level {level} describes another product")
+        if info.layer != level - profile.device_id_level:
+            raise CertificateError(f"certificate at level {level} describes layer {info.layer}, another than its own")
         named = [one for one in info.fwids if any(one.digest)]
         if len(named) != 1:
             raise CertificateError(f"certificate at level {level} names {len(named)} firmware identities")
