@@ -28,7 +28,7 @@ def test_everything_holds_twice_and_what_a_revoked_device_takes_along_is_counted
     assert result["ok"]
     assert len(result["flows"]) == 24
     assert all(flow["seen"] == flow["delivered"] == flow["attempts"] == 5 for flow in result["flows"])
-    assert len(result["attacks"]) == 9
+    assert len(result["attacks"]) == 10
     assert all(attack["delivered"] == 0 < attack["seen"] == attack["attempts"] for attack in result["attacks"])
     assert result["skipped"] == {}
     table = check(spare_lab).splitlines()
@@ -45,4 +45,4 @@ def test_everything_holds_twice_and_what_a_revoked_device_takes_along_is_counted
 def test_without_a_spare_device_two_attacks_are_skipped_by_name(lab):
     result = json.loads(check(lab, "-o", "json"))
     assert set(result["skipped"]) == {"altered-firmware", "relayed-attestation"}
-    assert len(result["attacks"]) == 7
+    assert len(result["attacks"]) == 8

@@ -22,6 +22,7 @@ REASONS = {
     "bad-offload-header": "bad_offload_header",
     "flipped-packet": "bad_tag",
     "replayed-packet": "replay_duplicate",
+    "sidecar-of-another-endpoint": "permission-denied",
     "altered-firmware": "fwid_unexpected, measurement_unexpected",
     "relayed-attestation": "binding",
 }
