@@ -284,6 +284,36 @@ async def test_a_first_start_wants_the_repository_and_its_anchor(garden: Garden,
     assert process.fleet.desired.cluster.policy_tests
 
 
+async def test_an_operator_moves_the_anchor_and_history_counts_from_there(garden: Garden) -> None:
+    """The only way over a history that was pushed by force: the start-up file, which nobody who pushes can write."""
+    process = await garden.start()
+    call = calling(process)
+    garden.write("network/red.yaml", None)
+    garden.push()
+    assert not (await call("sync_policy")).faults
+    git(garden.repository.work, "checkout", "--quiet", "--orphan", "anew")
+    anew = garden.push(force=True)
+    shutil.rmtree(process.spec.state_dir / "policy.git")
+    process._git[0]._tip_in_mirror = ""  # type: ignore[index]
+    [fault] = (await call("sync_policy")).faults
+    assert "is not in the repository any more" in fault.message
+    await process.stop()
+    garden.processes.remove(process)
+    process = await garden.start()
+    call = calling(process)
+    assert (await call("policy_status")).source.commit_id != anew, "the same anchor: nothing has changed"
+    await process.stop()
+    garden.processes.remove(process)
+    process = await garden.start(anchor=anew)
+    call = calling(process)
+    assert (await call("policy_status")).source.commit_id == anew
+    assert [leaf["subject"] for leaf in await leaves(call, "anchor-policy")] == [garden.repository.anchor, anew]
+    garden.write("network/green.yaml", None)
+    following = garden.push()
+    assert not (await call("sync_policy")).faults
+    assert (await call("policy_status")).source.commit_id == following
+
+
 async def test_the_end_does_not_wait_for_git(garden: Garden, tmp_path: Path) -> None:
     """A repository that says nothing at all: an ssh that sleeps."""
     process = await garden.start()

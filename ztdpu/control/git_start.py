@@ -14,7 +14,7 @@ from ztdpu.control.policy_record import ANCHOR_TEXT, HOLD_TEXT, AcceptedCommit, 
 from ztdpu.control.source import Desired
 from ztdpu.control.source.git_source import ANCHOR_SIGNER, GitSource
 from ztdpu.control.store.store import Store
-from ztdpu.errors import StateError, UnreachableError, ZtdpuError
+from ztdpu.errors import CommitError, StateError, UnreachableError, ZtdpuError
 from ztdpu.telemetry import get_logger
 
 
@@ -43,10 +43,13 @@ def _has_moved_on(source: GitSource, newest: AcceptedCommit) -> bool:
     """Whether the anchor is to be taken instead. A repository that does not answer changes nothing."""
     try:
         source.begin()
-        return source.is_behind_anchor(newest.commit_id)
     except UnreachableError as error:
         get_logger().error("policy-unreachable", cause=error.message)
         return False
+    try:
+        return source.is_behind_anchor(newest.commit_id)
+    except CommitError:  # the repository was made anew without it
+        return True
 
 
 def _anchor(source: GitSource, store: Store, clock: Clock) -> tuple[AcceptedCommit, Mapping[str, bytes]]:

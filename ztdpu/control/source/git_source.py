@@ -29,7 +29,7 @@ from ztdpu.errors import (
 from ztdpu.policy.cluster import Cluster
 from ztdpu.policy.git.allowed_signers import parse_revoked_signers
 from ztdpu.policy.git.history import Moment, Step, is_ancestor, judge_history
-from ztdpu.policy.git.objects import read_commit
+from ztdpu.policy.git.objects import Commit, Objects, read_commit
 from ztdpu.policy.git.snapshot import Snapshot, read_snapshot
 from ztdpu.policy.git.trust import TRUST_FILES, parse_trust
 from ztdpu.policy.load import load_files
@@ -83,7 +83,7 @@ class GitSource:
         with self._mirror.objects() as objects:
             if tip == accepted:
                 return Look(tip=tip, steps=(), snapshot=None)
-            steps = judge_history(objects, accepted=read_commit(objects, accepted), tip=tip, moment=moment)
+            steps = judge_history(objects, accepted=_read_accepted(objects, accepted), tip=tip, moment=moment)
             return Look(tip=tip, steps=steps, snapshot=read_snapshot(objects, steps[-1].commit))
 
     def begin(self) -> Snapshot:
@@ -175,6 +175,16 @@ class GitSource:
             ) from None
         except CommitError as error:
             raise ConfigurationError(error.message, remedy=error.remedy, where=error.where) from None
+
+
+def _read_accepted(objects: Objects, commit_id: str) -> Commit:
+    try:
+        return read_commit(objects, commit_id)
+    except CommitError:
+        raise CommitHistoryError(
+            f"the last accepted commit {commit_id[:12]} is not in the repository any more",
+            remedy="push it again; if the repository was made anew, name a commit of it as anchor and restart control",
+        ) from None
 
 
 def to_faults(error: ZtdpuError, source: str) -> PolicyRefusedError:
