@@ -127,6 +127,12 @@ class PermissionDeniedError(ZtdpuError):
 # --- theirs: it did not verify, the answer is no ----------------------------------------------
 
 
+class IdentityMisuseError(PermissionDeniedError):
+    """An identity was shown by somebody who does not hold the rest of what its owner holds."""
+
+    code = "identity-misuse"
+
+
 class RefusedError(ZtdpuError):
     """Something that a peer sent was refused. Subclasses name the station that refused."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -25,6 +26,7 @@ from ztdpu.agent.own_keys import (
     generate_own_keys,
     make_csr,
     prove_possession,
+    sign_hello,
     sign_lease_request,
 )
 from ztdpu.control.configuration import ControlConfiguration
@@ -44,6 +46,7 @@ TRUST_DOMAIN = "test.example"
 POLICIES = Path(__file__).parents[2] / "policies"
 PROFILE = load_profile("bluefield-3")
 DEVICES = ("dpu-0", "dpu-1")
+_HELLOS = itertools.count(1)
 TENANTS = ("blue", "green", "red")
 
 
@@ -299,7 +302,9 @@ async def connect(agent: Agent, **changes: Any) -> Stream:
         "device": agent.name,
         "binding_sha256": binding_sha256(agent.binding),
         "worker_instance": agent.worker_instance,
-    }
+        "number": next(_HELLOS),
+    } | changes
+    hello["offer_signature"] = sign_hello(agent.keys, **hello) if "offer_signature" not in changes else b""
     with suppress(grpc.RpcError):  # refused before the hello was out: the caller reads the code
         await call.write(agent_pb2.AgentMessage(hello=agent_pb2.AgentHello(**hello | changes)))
     return Stream(call, channel)

@@ -48,8 +48,8 @@ async def test_roster_peers_config_come_first(make_agent, open_stream, plant) ->
     agent = await make_agent()
     await agent.attest()
     stream = await open_stream(agent)
-    kinds = [(await stream.receive()).WhichOneof("message") for _ in range(4)]
-    assert kinds == ["epoch_keys", "roster", "peers", "config"]
+    kinds = [(await stream.receive()).WhichOneof("message") for _ in range(5)]
+    assert kinds == ["bundle", "epoch_keys", "roster", "peers", "config"]
 
 
 async def test_config_is_what_its_revision_says(make_agent, open_stream) -> None:

@@ -29,6 +29,7 @@ from ztdpu.v1 import (
     control_pb2,
     device_pb2,
     endpoint_pb2,
+    identity_pb2,
     job_pb2,
     key_pb2,
     policy_pb2,
@@ -37,8 +38,8 @@ from ztdpu.v1 import (
 
 TRUST_DOMAIN = "test.example"
 MODULES = (
-    agent_pb2, attestation_pb2, audit_pb2, control_pb2, device_pb2, endpoint_pb2, job_pb2, key_pb2, policy_pb2,
-    tenant_pb2, health_pb2, reflection_pb2,
+    agent_pb2, attestation_pb2, audit_pb2, control_pb2, device_pb2, endpoint_pb2, identity_pb2, job_pb2, key_pb2,
+    policy_pb2, tenant_pb2, health_pb2, reflection_pb2,
 )  # fmt: skip
 
 

@@ -103,7 +103,8 @@ class Attester:
     def __init__(self, spec: AgentSpec, *, doors: Doors, bundle_pem: bytes, join_token: str = "") -> None:
         self._spec = spec
         self._doors = doors
-        self._bundle_pem = bundle_pem
+        self.bundle_pem = bundle_pem
+        """Whom to believe that it is control; the daemon follows a rotation here."""
         self._join_token = join_token
         self._keys = generate_own_keys()
         self._binding = b""
@@ -135,7 +136,7 @@ class Attester:
         )
         begin = attestation_pb2.AttestBegin(device=self._spec.device, join_token=self._join_token, lease=lease)
         channel = enrolment_channel(
-            self._spec.control.enrolment, trust_domain=self._spec.trust_domain, bundle_pem=self._bundle_pem
+            self._spec.control.enrolment, trust_domain=self._spec.trust_domain, bundle_pem=self.bundle_pem
         )
         async with channel:
             call = attestation_pb2_grpc.AttestationServiceStub(channel).Attest()

@@ -25,6 +25,7 @@ from ztdpu.agent.conversation import Conversation
 from ztdpu.agent.door import DoorClosedError
 from ztdpu.agent.exchange_book import SELF_ASKED_S
 from ztdpu.agent.exchange_shell import ExchangeShell
+from ztdpu.agent.identity_keeper import IdentityKeeper
 from ztdpu.agent.journal import log, warn
 from ztdpu.agent.lifecycle import Lifecycle, Phase
 from ztdpu.agent.mailbox_channel import MailboxChannel
@@ -60,7 +61,9 @@ class Daemon:
             on_root_up=lambda: self._feed(words.RootUp()),
             on_root_down=lambda: self._feed(words.RootDown()),
         )
-        self._attester = Attester(spec, doors=wanted.doors, bundle_pem=files.bundle_pem, join_token=files.join_token)
+        self._keeper = IdentityKeeper(spec, files.bundle_pem)
+        believed = self._keeper.trust.pem
+        self._attester = Attester(spec, doors=wanted.doors, bundle_pem=believed, join_token=files.join_token)
         self._kem_keys = LeaseKemKeys()
         self._exchange = ExchangeShell(
             trust_domain=spec.trust_domain, channel=self._channel, send=self._send_envelope, on_change=self._changed
@@ -84,9 +87,9 @@ class Daemon:
         self._uplink = Uplink(
             spec.control.main,
             trust_domain=spec.trust_domain,
-            bundle_pem=files.bundle_pem,
+            bundle_pem=believed,
             hello=self._hello,
-            on_message=self._conversation.accept,
+            on_message=self._control_said,
             on_open=self._uplink_opened,
             on_denied=lambda: self._feed(words.UplinkDenied()),
         )
@@ -311,9 +314,13 @@ class Daemon:
     # --- control ---
 
     def _hello(self, identity: Identity) -> agent_pb2.AgentHello:
-        return agent_pb2.AgentHello(
-            device=self._spec.device, binding_sha256=identity.binding_sha256, worker_instance=self._instance
-        )
+        return self._keeper.hello(identity, self._instance)
+
+    def _control_said(self, message: agent_pb2.ControlMessage) -> None:
+        if self._keeper.accept(message, self._attester, self._uplink):
+            self._changed()
+        else:
+            self._conversation.accept(message)
 
     def _uplink_opened(self) -> None:
         self._exchange.uplink_opened()
@@ -356,7 +363,8 @@ class Daemon:
         )
         self._send(
             statement.status(
-                self._conversation, self._exchange, instance=self._instance, waiting_for=waiting_for, counters=counters
+                self._conversation, self._exchange, instance=self._instance, waiting_for=waiting_for, counters=counters,
+                bundle_sequence=self._keeper.trust.sequence,
             )
         )
         health = statement.Health(

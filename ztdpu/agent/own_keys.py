@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from ztdpu.keys.kem import KemKey, kem_key_from_parts
-from ztdpu.rpc.possession import lease_request_octets, possession_octets
+from ztdpu.rpc.possession import hello_octets, lease_request_octets, possession_octets
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,12 @@ def sign_lease_request(
         applied_generation=applied_generation,
         kem_public_key=kem_public_key,
     )
+    return keys.offer_key.sign(octets, ec.ECDSA(SHA256()))
+
+
+def sign_hello(keys: OwnKeys, *, device: str, binding_sha256: bytes, worker_instance: bytes, number: int) -> bytes:
+    """Prove on a stream's first message that its opener holds the bound offer key too."""
+    octets = hello_octets(device=device, binding_sha256=binding_sha256, worker_instance=worker_instance, number=number)
     return keys.offer_key.sign(octets, ec.ECDSA(SHA256()))
 
 

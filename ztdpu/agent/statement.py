@@ -73,6 +73,7 @@ def status(
     instance: bytes,
     waiting_for: str,
     counters: mailbox.Statistics | None,
+    bundle_sequence: int,
 ) -> agent_pb2.AgentMessage:
     """Build the status message."""
     from ztdpu.v1 import agent_pb2
@@ -88,6 +89,7 @@ def status(
             packets_by_reason=counters.packets_by_reason if counters else {},
             sealed_packets=counters.sealed_packets if counters else 0,
             opened_packets=counters.opened_packets if counters else 0,
+            bundle_sequence=bundle_sequence,
         )
     )
 

@@ -48,7 +48,8 @@ class Uplink:
     ) -> None:
         self._target = target
         self._trust_domain = trust_domain
-        self._bundle_pem = bundle_pem
+        self.bundle_pem = bundle_pem
+        """Whom to believe that it is control, from the next connection on."""
         self._hello = hello
         self._on_message = on_message
         self._on_open = on_open
@@ -114,7 +115,7 @@ class Uplink:
         channel = main_channel(
             self._target,
             trust_domain=self._trust_domain,
-            bundle_pem=self._bundle_pem,
+            bundle_pem=self.bundle_pem,
             keys=identity.keys,
             svid_pem=identity.svid_pem,
         )

@@ -29,6 +29,7 @@ NOUNS: Final[dict[str, str]] = {
     "endpoint": "List and show endpoints.",
     "key": "List and rotate keys.",
     "job": "Open jobs, see who joined them, end them.",
+    "identity": "Identities and their ends; replace the authority without an outage.",
     "attestation": "What control found out about a device.",
     "audit": "Who changed what, and what was refused.",
     "status": "How the whole cluster stands, on one screen.",

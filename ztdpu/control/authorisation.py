@@ -70,6 +70,9 @@ TABLE: Final[Mapping[str, Mapping[Role, Scope]]] = {
     "/ztdpu.v1.AuditService/ListAudit": _READERS,
     "/ztdpu.v1.AuditService/GetAudit": _READERS,
     "/ztdpu.v1.ControlService/GetStatus": _READERS,
+    "/ztdpu.v1.IdentityService/ListIdentities": _READERS,
+    "/ztdpu.v1.IdentityService/GetBundle": _EVERYBODY,
+    "/ztdpu.v1.IdentityService/RotateAuthority": _ADMINS,
     "/grpc.health.v1.Health/Check": _EVERYBODY,
     "/grpc.health.v1.Health/List": _EVERYBODY,
     "/grpc.health.v1.Health/Watch": _EVERYBODY,
@@ -92,6 +95,10 @@ class Caller:
     tls_spki_sha256: bytes = b""
     """SHA-256 of the client certificate's key; empty without one."""
     certificate_expires_unix_s: int = 0
+    certificate_serial: str = ""
+    """Of the client certificate, hexadecimal."""
+    authority: str = ""
+    """Name of the authority that signed the client certificate."""
     is_local: bool = False
     """On the admin socket: errors come with message and remedy."""
 

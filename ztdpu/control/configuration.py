@@ -114,6 +114,8 @@ class Specification(Section):
     """Where the highest generation is remembered outside of the store; default: in the state directory. Name a place
     that no backup of the store puts back: that is how a store that went back is noticed."""
     attestation: Attestation = Attestation()
+    authority_life_s: int = Field(default=365 * 86_400, ge=30, le=10 * 365 * 86_400, alias="authorityLifeS")
+    """Life of an authority that is made from now on; `ztdpu identity rotate-authority` replaces one before its end."""
     metrics_listen: Listener | None = None
     """Prometheus, plain HTTP; absent: none."""
 

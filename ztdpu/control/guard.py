@@ -8,7 +8,8 @@ are decoded here, not by gRPC: only for whom is let in, and what is no message e
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -18,13 +19,13 @@ from google.protobuf.message import DecodeError
 from grpc import aio
 
 from ztdpu.control.audit import AuditEvent, AuditOutcome
-from ztdpu.control.authorisation import ACCESS, Access, Caller, Role, authorise
+from ztdpu.control.authorisation import ACCESS, Access, Caller, Role, Scope, authorise
 from ztdpu.control.clock import as_datetime
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.issue import Issuer
 from ztdpu.control.meters import Meters
 from ztdpu.control.refusals import Refusals
-from ztdpu.errors import PermissionDeniedError, SvidError, UsageError, ZtdpuError
+from ztdpu.errors import NotFoundError, PermissionDeniedError, RefusedError, SvidError, UsageError, ZtdpuError
 from ztdpu.rpc.interceptors import mapped_errors
 from ztdpu.telemetry import get_logger
 from ztdpu.trust.certificate import spki_sha256
@@ -34,6 +35,7 @@ Identify = Callable[[Any], Caller]
 Decode = Callable[[bytes], Any]
 
 DEVICE_PATH = "/dpu/"
+READING = ("Get", "List", "Export")
 
 
 def identify_local(_context: Any) -> Caller:
@@ -63,13 +65,16 @@ class SvidIdentifier:
         spiffe_id = verify_svid([certificate.public_bytes(Encoding.DER)], self._issuer.bundle, now)
         role, tenants = self._role(spiffe_id)
         key = certificate.public_key()
+        expires = certificate.not_valid_after_utc
         return Caller(
             role=role,
             name=str(spiffe_id),
             device=spiffe_id.path.removeprefix(DEVICE_PATH) if role is Role.AGENT else "",
             tenants=tenants,
             tls_spki_sha256=spki_sha256(key),  # type: ignore[arg-type]  # verify_svid saw to it that it is P-256
-            certificate_expires_unix_s=int(certificate.not_valid_after_utc.timestamp()),
+            certificate_expires_unix_s=int(expires.timestamp()),
+            certificate_serial=f"{certificate.serial_number:x}",
+            authority=self._issuer.name_authority_of(certificate),
         )
 
     def _role(self, spiffe_id: SpiffeId) -> tuple[Role, frozenset[str]]:
@@ -117,8 +122,10 @@ class Guard(aio.ServerInterceptor):
         async def run(request: Any, context: Any) -> Any:
             async with mapped_errors(context, is_local=self._is_local, on_defect=self._on_defect(method)):
                 with self._counted(method):
-                    ACCESS.set(self._authorise(method, context))
-                    return await behaviour(decode(request), context)
+                    access = self._authorise(method, context)
+                    ACCESS.set(access)
+                    with self._refusals_audited(access, method, context):
+                        return await behaviour(decode(request), context)
 
         return run
 
@@ -128,13 +135,15 @@ class Guard(aio.ServerInterceptor):
         async def run(request: Any, context: Any) -> Any:
             async with mapped_errors(context, is_local=self._is_local, on_defect=self._on_defect(method)):
                 with self._counted(method):
-                    ACCESS.set(self._authorise(method, context))
-                    answers = behaviour(decode(request), context)
-                    if inspect.isawaitable(answers):  # writes through the context
-                        await answers
-                        return
-                    async for answer in answers:
-                        yield answer
+                    access = self._authorise(method, context)
+                    ACCESS.set(access)
+                    with self._refusals_audited(access, method, context):
+                        answers = behaviour(decode(request), context)
+                        if inspect.isawaitable(answers):  # writes through the context
+                            await answers
+                            return
+                        async for answer in answers:
+                            yield answer
 
         return run
 
@@ -148,6 +157,23 @@ class Guard(aio.ServerInterceptor):
             return authorise(caller, method)
         except ZtdpuError as error:
             self._audit(caller, method, error, context)
+            raise
+
+    @contextmanager
+    def _refusals_audited(self, access: Access, method: str, context: Any) -> Iterator[None]:
+        """What a servicer refuses of itself: an agent's stream, and looks at what is out of reach.
+
+        Changes and attestations leave their leaves themselves, before they answer.
+        """
+        try:
+            yield
+        except (PermissionDeniedError, RefusedError, UsageError) as error:
+            if access.caller.role is Role.AGENT or method.rpartition("/")[2].startswith(READING):
+                self._audit(access.caller, method, error, context)
+            raise
+        except NotFoundError as error:
+            if access.scope is Scope.TENANT and method.rpartition("/")[2].startswith(READING):
+                self._audit(access.caller, method, error, context)
             raise
 
     def _audit(self, caller: Caller, method: str, error: ZtdpuError, context: Any) -> None:

@@ -98,6 +98,22 @@ class RotatePush:
     force: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundlePush:
+    """Whom to believe from now on."""
+
+    document: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityAlarmPush:
+    """Somebody else showed the device's identity."""
+
+    cause: str
+    peer: str
+    unix_ms: int
+
+
 Push = (
     RosterPush
     | PeersPush
@@ -106,11 +122,22 @@ Push = (
     | RevocationPush
     | EpochKeysPush
     | RotatePush
+    | BundlePush
+    | IdentityAlarmPush
     | WorkloadsPush
     | WorkloadAnswerPush
 )
 
-_REPLACED: Final = (EpochKeysPush, RosterPush, PeersPush, ConfigPush, RotatePush, WorkloadsPush)
+_REPLACED: Final = (
+    BundlePush,
+    IdentityAlarmPush,
+    EpochKeysPush,
+    RosterPush,
+    PeersPush,
+    ConfigPush,
+    RotatePush,
+    WorkloadsPush,
+)
 """Kinds of which only the newest counts, in the order in which they go out."""
 
 
@@ -180,6 +207,8 @@ class Connection:
     tls_spki_sha256: bytes
     """Of the client certificate."""
     certificate_expires_unix_s: int
+    authority: str = ""
+    """Name of the authority that signed the client certificate."""
     worker_instance: bytes = b""
     since_unix_ms: int = 0
     """When the stream was opened."""

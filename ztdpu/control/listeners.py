@@ -3,8 +3,9 @@
 1. enrolment port: server TLS, AttestationService.Attest only; 2. main port: mutual TLS with SVIDs; 3. admin socket:
 UNIX, in a 0700 directory. Health and reflection on 2 and 3.
 
-Certificates change by opening the two TLS ports anew, every twelve hours: agents reconnect by themselves. gRPC's own
-way (credentials that ask a callback at every handshake) is not used, because it crashes a server that stops in the
+Certificates change by opening the two TLS ports anew, every twelve hours and when the authority changes, while the
+servers before still carry their streams: nobody is turned away in between, and agents move over by themselves. gRPC's
+own way (credentials that ask a callback at every handshake) is not used, because it crashes a server that stops in the
 moment in which a handshake ends (seen with grpcio 1.85: "Check failed: prior > 0", or a segmentation fault).
 """
 
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,17 +29,21 @@ from ztdpu.control.api.attestation import AttestationServicer
 from ztdpu.control.api.audit import AuditServicer
 from ztdpu.control.api.control import ControlServicer
 from ztdpu.control.api.device import DeviceServicer
+from ztdpu.control.api.identity import IdentityServicer
 from ztdpu.control.api.job import JobServicer
 from ztdpu.control.api.key import KeyServicer
 from ztdpu.control.api.policy import PolicyServicer
 from ztdpu.control.api.tenant import EndpointServicer, TenantServicer
 from ztdpu.control.appraisal.conclusion import Concluder
+from ztdpu.control.authority.followers import Followers
+from ztdpu.control.authority.rotation import AuthorityRotations
 from ztdpu.control.change_steps import ChangeRequest
 from ztdpu.control.changes import Changes
 from ztdpu.control.configuration import Specification
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.git_changes import GitChanges, GitState
 from ztdpu.control.guard import Guard, SvidIdentifier, identify_anyone, identify_local
+from ztdpu.control.identity_view import IdentityView
 from ztdpu.control.issue import Issuer
 from ztdpu.control.jobs import Jobs
 from ztdpu.control.meters import Meters
@@ -49,6 +56,7 @@ from ztdpu.control.workloads import Workloads
 from ztdpu.errors import ConfigurationError
 from ztdpu.model.administration import PolicySync
 from ztdpu.model.policy_source import PolicyStanding
+from ztdpu.trust.jwt_svid import key_id
 from ztdpu.v1 import (
     agent_pb2,
     agent_pb2_grpc,
@@ -62,6 +70,8 @@ from ztdpu.v1 import (
     device_pb2_grpc,
     endpoint_pb2,
     endpoint_pb2_grpc,
+    identity_pb2,
+    identity_pb2_grpc,
     job_pb2,
     job_pb2_grpc,
     key_pb2,
@@ -73,6 +83,8 @@ from ztdpu.v1 import (
 )
 
 STOP_GRACE_S: Final = 2.0
+LEAVING_S: Final = 30.0
+"""Calls on ports that were opened anew go on so long: agents move over when they are given new SVIDs."""
 SOCKET_PATH_LIMIT: Final = 100
 ENROLMENT_MESSAGE_LIMIT_OCTETS: Final = 64 * 1024
 MAIN_MESSAGE_LIMIT_OCTETS: Final = 256 * 1024
@@ -91,6 +103,7 @@ SERVICES: Final = tuple(
         (job_pb2, "JobService"),
         (audit_pb2, "AuditService"),
         (control_pb2, "ControlService"),
+        (identity_pb2, "IdentityService"),
     )
 )
 
@@ -112,18 +125,23 @@ class Listeners:
         self._attestation = AttestationServicer(fleet, concluder, meters, self._refusals)
         self._changes = Changes(fleet)
         self._jobs = Jobs(fleet)
-        signer = WorkloadSigner(
-            issuer, ensure_jwt_key(spec.state_dir), fleet.clock, ttl_s=spec.attestation.workload_svid_s
-        )
+        jwt_key = ensure_jwt_key(spec.state_dir)
+        issuer.jwt_keys = {key_id(jwt_key.public_key()): jwt_key.public_key()}
+        signer = WorkloadSigner(issuer, jwt_key, fleet.clock, ttl_s=spec.attestation.workload_svid_s)
         self._workloads = Workloads(fleet, self._jobs, signer, meters, self._refusals)
         self.policy_changes = _policy_changes(fleet, spec, concluder, meters, git)
         self.policy_watch = PolicyWatch(fleet, meters)
         self._policy = PolicyServicer(fleet, self.policy_changes, self.policy_watch)
         self._control = ControlServicer(fleet, spec, self._policy)
+        self._followers = Followers(fleet)
+        self._identities = IdentityView(fleet, issuer, self._followers, meters)
+        self._rotations = AuthorityRotations(fleet, issuer, self._followers, on_change=self.renew)
         self._health = HealthServicer()
         self._tls: list[aio.Server] = []
         self._local: aio.Server | None = None
-        self._certificate = b""
+        self._shown = (b"", b"")
+        """Certificate and client roots of the TLS ports."""
+        self._leaving: set[asyncio.Task[None]] = set()
         self._renewal = asyncio.Lock()
         self.enrolment_port = 0
         self.main_port = 0
@@ -143,12 +161,18 @@ class Listeners:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def renew(self) -> None:
-        """Open the TLS ports anew if the certificate that they show is due."""
+        """Open the TLS ports anew if the certificate that they show is due, or other SVIDs are believed.
+
+        The new servers listen before the old ones stop doing so; calls that run on these go on for LEAVING_S.
+        """
         async with self._renewal:
-            if self._issuer.control_credentials()[1] == self._certificate:
+            if self._wanted() == self._shown:
                 return
-            await asyncio.gather(*(server.stop(None) for server in self._tls))
+            leaving = self._tls
             await self._open_tls()
+            task = asyncio.create_task(_leave(leaving), name="leaving ports")
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
 
     async def sync_policy(self, change: ChangeRequest) -> PolicySync:
         """Read the policy again for somebody on this machine; what `policy status` tells follows."""
@@ -167,6 +191,7 @@ class Listeners:
     def sweep(self) -> None:
         """What time alone brings: the summary of refusals without a leaf of their own, and policy tests run again."""
         self._refusals.sweep()
+        self._identities.sweep()
         self._workloads.sweep()
         self.policy_watch.sweep()
 
@@ -178,11 +203,20 @@ class Listeners:
         """Let calls end for STOP_GRACE_S, then end them."""
         await self.policy_watch.close()
         servers = [*self._tls, *((self._local,) if self._local else ())]
-        await asyncio.gather(*(server.stop(STOP_GRACE_S) for server in servers))
+        for task in self._leaving:
+            task.cancel()
+        await asyncio.gather(*self._leaving, *(server.stop(STOP_GRACE_S) for server in servers), return_exceptions=True)
+
+    def _wanted(self) -> tuple[bytes, bytes]:
+        return self._issuer.control_credentials()[1], self._issuer.client_roots_pem
 
     async def _open_tls(self) -> None:
         listen = self._spec.listen
         key, chain = self._issuer.control_credentials()
+        roots = self._issuer.client_roots_pem
+        if not self._tls:
+            for listener in (listen.enrolment, listen.main):
+                _require_free(listener)
         enrolment = _make_server(Guard(identify_anyone, self._refusals, self._meters), ENROLMENT_MESSAGE_LIMIT_OCTETS)
         attestation_pb2_grpc.add_AttestationServiceServicer_to_server(self._attestation, enrolment)
         credentials = grpc.ssl_server_credentials([(key, chain)])
@@ -190,16 +224,18 @@ class Listeners:
         identifier = SvidIdentifier(self._fleet, self._issuer)
         main = _make_server(Guard(identifier, self._refusals, self._meters), MAIN_MESSAGE_LIMIT_OCTETS)
         self._serve_everything(main)
-        mutual = grpc.ssl_server_credentials([(key, chain)], self._issuer.bundle_pem, require_client_auth=True)
+        mutual = grpc.ssl_server_credentials([(key, chain)], roots, require_client_auth=True)
         self.main_port = _bind(main, _again(listen.main, self.main_port), mutual)
-        self._tls, self._certificate = [enrolment, main], chain
+        self._tls, self._shown = [enrolment, main], (chain, roots)
         for server in self._tls:
             await server.start()
 
     def _serve_everything(self, server: aio.Server) -> None:
         fleet, changes, meters = self._fleet, self._changes, self._meters
         attestation_pb2_grpc.add_AttestationServiceServicer_to_server(self._attestation, server)
-        agent_pb2_grpc.add_AgentServiceServicer_to_server(AgentServicer(fleet, meters, self._workloads), server)
+        agent_pb2_grpc.add_AgentServiceServicer_to_server(
+            AgentServicer(fleet, meters, self._workloads, self._followers, self._issuer), server
+        )
         device_pb2_grpc.add_DeviceServiceServicer_to_server(DeviceServicer(fleet, changes, meters), server)
         tenant_pb2_grpc.add_TenantServiceServicer_to_server(TenantServicer(fleet), server)
         endpoint_pb2_grpc.add_EndpointServiceServicer_to_server(EndpointServicer(fleet), server)
@@ -207,6 +243,9 @@ class Listeners:
         key_pb2_grpc.add_KeyServiceServicer_to_server(KeyServicer(fleet, changes), server)
         job_pb2_grpc.add_JobServiceServicer_to_server(JobServicer(self._jobs), server)
         audit_pb2_grpc.add_AuditServiceServicer_to_server(AuditServicer(fleet), server)
+        identity_pb2_grpc.add_IdentityServiceServicer_to_server(
+            IdentityServicer(self._issuer, self._identities, self._rotations), server
+        )
         control_pb2_grpc.add_ControlServiceServicer_to_server(self._control, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (*SERVICES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
@@ -232,7 +271,8 @@ def _make_server(guard: Guard, message_limit_octets: int) -> aio.Server:
     return aio.server(
         interceptors=[guard],
         options=[
-            ("grpc.so_reuseport", 0),
+            # So that the next server can listen before this one stops; `_require_free` keeps others away.
+            ("grpc.so_reuseport", 1),
             ("grpc.max_receive_message_length", message_limit_octets),
             ("grpc.max_metadata_size", 16 * 1024),
             ("grpc.max_concurrent_streams", 100),
@@ -244,6 +284,32 @@ def _make_server(guard: Guard, message_limit_octets: int) -> aio.Server:
             ("grpc.http2.min_ping_interval_without_data_ms", 5000),
         ],
     )
+
+
+async def _leave(servers: Sequence[aio.Server]) -> None:
+    """Stop listening at once, end what runs after LEAVING_S."""
+    try:
+        await asyncio.gather(*(server.stop(LEAVING_S) for server in servers))
+    except asyncio.CancelledError:
+        await asyncio.gather(*(server.stop(None) for server in servers))
+        raise
+
+
+def _require_free(listener: str) -> None:
+    """Refuse a port that somebody listens on: gRPC would share it with whoever lets it. ConfigurationError."""
+    host, port = split_listener(listener)
+    if not port:
+        return
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot listen on {listener}: {error.strerror}",
+                remedy="is the address this machine's, and the port free?",
+            ) from error
 
 
 def _bind(server: aio.Server, listener: str, credentials: grpc.ServerCredentials) -> int:

@@ -58,6 +58,15 @@ class Meters:
         self.connected_agents = Gauge(Metric.CONNECTED_AGENTS, "Open agent streams.", registry=self.registry)
         self.generation = Gauge(Metric.GENERATION, "Fleet generation.", registry=self.registry)
 
+        self.identity_seconds = Gauge(
+            Metric.IDENTITY_SECONDS,
+            "What certificates have left.",
+            ["kind", "name"],
+            registry=self.registry,
+        )
+        self.identity_alarms = Counter(
+            Metric.IDENTITY_ALARMS, "Identities shown by somebody else.", registry=self.registry
+        )
         self.policy_faults = Gauge(Metric.POLICY_FAULTS, "Faults of the last policy sync.", registry=self.registry)
         self.policy_standing = Gauge(
             Metric.POLICY_STANDING, "How the newest policy stands.", ["standing"], registry=self.registry

@@ -13,11 +13,13 @@ import os
 import random
 import resource
 import signal
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from ztdpu.control.authorisation import Caller, Role
+from ztdpu.control.authority.key_store import FileKeyStore
 from ztdpu.control.change_steps import ChangeRequest
 from ztdpu.control.clock import Clock, SystemClock
 from ztdpu.control.configuration import ControlConfiguration, Specification
@@ -26,7 +28,7 @@ from ztdpu.control.generation_floor import FLOOR_FILE, GenerationFloor
 from ztdpu.control.git_changes import GitState
 from ztdpu.control.git_start import begin_git
 from ztdpu.control.hub import Hub
-from ztdpu.control.issue import Issuer, ensure_authority, ensure_ear_key
+from ztdpu.control.issue import Issuer, ensure_ear_key, load_standing
 from ztdpu.control.listeners import Listeners, split_listener
 from ztdpu.control.meters import Meters
 from ztdpu.control.source import Desired, load_desired
@@ -75,12 +77,21 @@ class ControlProcess:
         spec.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         spec.state_dir.chmod(0o700)
         self._lock = _take_lock(spec.state_dir / "control.lock")
+        self._store = open_sqlite(spec.state_dir / "control.db")
+        lifetime = timedelta(seconds=spec.authority_life_s)
+        with self._store.transaction() as transaction:
+            standing = load_standing(
+                transaction, spec.state_dir, spec.trust_domain, clock=self._clock, lifetime=lifetime
+            )
         self.issuer = Issuer(
-            ensure_authority(spec.state_dir, spec.trust_domain, clock=self._clock),
+            standing,
             ensure_ear_key(spec.state_dir),
             self._clock,
+            trust_domain=spec.trust_domain,
+            keys=FileKeyStore(spec.state_dir),
+            state_dir=spec.state_dir,
+            lifetime=lifetime,
         )
-        self._store = open_sqlite(spec.state_dir / "control.db")
         with self._store.transaction() as transaction:
             lowest_serial = transaction.get_number("roster-serial")
         desired = await self._read_policy(lowest_serial)

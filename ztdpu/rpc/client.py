@@ -29,9 +29,10 @@ from ztdpu.model.administration import (
     TenantStatus,
 )
 from ztdpu.model.device import DeviceStatus
+from ztdpu.model.identity import AuthorityRotation, Identities, TrustBundle
 from ztdpu.model.job import JobStatus, JobToken
 from ztdpu.rpc.channel import TlsFiles, open_channel
-from ztdpu.rpc.convert import attestation, audit, control, device, job, key, policy, tenant
+from ztdpu.rpc.convert import attestation, audit, control, device, identity, job, key, policy, tenant
 from ztdpu.rpc.interceptors import error_from
 from ztdpu.rpc.places import LAB_STATE
 from ztdpu.v1 import (
@@ -45,6 +46,8 @@ from ztdpu.v1 import (
     device_pb2_grpc,
     endpoint_pb2,
     endpoint_pb2_grpc,
+    identity_pb2,
+    identity_pb2_grpc,
     job_pb2,
     job_pb2_grpc,
     key_pb2,
@@ -98,6 +101,7 @@ class ControlClient:
         self._jobs = job_pb2_grpc.JobServiceStub(channel)
         self._keys = key_pb2_grpc.KeyServiceStub(channel)
         self._audit = audit_pb2_grpc.AuditServiceStub(channel)
+        self._identity = identity_pb2_grpc.IdentityServiceStub(channel)
         self._control = control_pb2_grpc.ControlServiceStub(channel)
         self._attestation = attestation_pb2_grpc.AttestationServiceStub(channel)
 
@@ -305,6 +309,27 @@ class ControlClient:
         """End a job."""
         request = job_pb2.EndJobRequest(tenant=tenant, job=name, reason=reason)
         return self._call(self._jobs.EndJob, request, job.job_from_message)
+
+    # --- identities ---
+
+    def list_identities(self) -> Identities:
+        """Authorities, control's own certificate, SVIDs of devices."""
+        return self._read(
+            self._identity.ListIdentities, identity_pb2.ListIdentitiesRequest(), identity.identities_from_message
+        )
+
+    def get_bundle(self) -> TrustBundle:
+        """Whom to believe."""
+        return self._read(self._identity.GetBundle, identity_pb2.GetBundleRequest(), identity.bundle_from_message)
+
+    def rotate_authority(
+        self, step: str, *, reason: str, force: bool = False, request_id: str | None = None
+    ) -> AuthorityRotation:
+        """One step of replacing the authority: prepare, activate or retire. StateError when devices lag."""
+        request = identity_pb2.RotateAuthorityRequest(
+            step=step, force=force, reason=reason, request_id=request_id or ""
+        )
+        return self._call(self._identity.RotateAuthority, request, identity.rotation_from_message)
 
     # --- audit, attestation, status ---
 

@@ -10,6 +10,7 @@ from typing import Final
 
 POSSESSION_LABEL: Final = b"ztdpu/v1/possession\0"
 LEASE_REQUEST_LABEL: Final = b"ztdpu/v1/lease-request\0"
+HELLO_LABEL: Final = b"ztdpu/v1/hello\0"
 
 
 def possession_octets(*, nonce: bytes, binding_sha256: bytes, applied_generation: int, kem_public_key: bytes) -> bytes:
@@ -43,5 +44,18 @@ def lease_request_octets(
             binding_sha256,
             applied_generation.to_bytes(8, "big"),
             hashlib.sha256(kem_public_key).digest(),
+        )
+    )
+
+
+def hello_octets(*, device: str, binding_sha256: bytes, worker_instance: bytes, number: int) -> bytes:
+    """Signed by the bound offer key: whoever opens the device's stream holds more than its TLS key and SVID."""
+    return b"".join(
+        (
+            HELLO_LABEL,
+            hashlib.sha256(device.encode()).digest(),
+            binding_sha256,
+            worker_instance,
+            number.to_bytes(8, "big"),
         )
     )

@@ -10,12 +10,15 @@ from typing import Any, Final
 
 from ztdpu.control.api.workload import answer_to_message, read_action, workloads_to_message
 from ztdpu.control.authorisation import ACCESS, Caller
+from ztdpu.control.authority.followers import Followers
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.hub import (
     SA_ENVELOPE_LIMIT_OCTETS,
+    BundlePush,
     ConfigPush,
     Connection,
     EpochKeysPush,
+    IdentityAlarmPush,
     PeersPush,
     Push,
     RevocationPush,
@@ -23,6 +26,8 @@ from ztdpu.control.hub import (
     RotatePush,
     SaPush,
 )
+from ztdpu.control.identity_proof import IdentityProof
+from ztdpu.control.issue import Issuer
 from ztdpu.control.meters import Meters
 from ztdpu.control.workload_push import WorkloadAnswerPush, WorkloadsPush
 from ztdpu.control.workloads import Workloads
@@ -39,21 +44,27 @@ TEXT_LIMIT: Final = 256
 class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     """One Connect stream per device; a newer one takes over from an older one."""
 
-    def __init__(self, fleet: Fleet, meters: Meters, workloads: Workloads) -> None:
+    def __init__(
+        self, fleet: Fleet, meters: Meters, workloads: Workloads, followers: Followers, issuer: Issuer
+    ) -> None:
         self._fleet = fleet
         self._meters = meters
         self._workloads = workloads
+        self._followers = followers
+        self._issuer = issuer
+        self._proof = IdentityProof(fleet, meters)
 
     async def Connect(
-        self, request_iterator: AsyncIterator[agent_pb2.AgentMessage], _context: Any
+        self, request_iterator: AsyncIterator[agent_pb2.AgentMessage], context: Any
     ) -> AsyncIterator[agent_pb2.ControlMessage]:
         """See agent.proto."""
         fleet = self._fleet
-        connection = await self._greet(request_iterator, ACCESS.get().caller)
+        connection = await self._greet(request_iterator, ACCESS.get().caller, str(context.peer()))
         fleet.hub.connect(connection, superseded=ConflictError("a newer stream of this device took over"))
         reader = asyncio.create_task(self._read(request_iterator, connection))
         try:
             fleet.set_worker_instance(connection.device, connection.worker_instance)
+            fleet.hub.deliver(connection.device, BundlePush(document=self._issuer.bundle_document))
             fleet.push_first(connection.device)
             while True:
                 yield push_to_message(await connection.outbox.get())
@@ -61,11 +72,12 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             reader.cancel()
             fleet.hub.disconnect(connection)
 
-    async def _greet(self, messages: AsyncIterator[agent_pb2.AgentMessage], caller: Caller) -> Connection:
+    async def _greet(self, messages: AsyncIterator[agent_pb2.AgentMessage], caller: Caller, peer: str) -> Connection:
         connection = Connection(
             device=caller.device,
             tls_spki_sha256=caller.tls_spki_sha256,
             certificate_expires_unix_s=caller.certificate_expires_unix_s,
+            authority=caller.authority,
             since_unix_ms=self._fleet.now().unix_ms,
         )
         if caller.device not in self._fleet.desired.cluster.devices:
@@ -81,6 +93,14 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         if hello.device != caller.device or binding is None or hello.binding_sha256 != binding.binding_sha256:
             raise PermissionDeniedError("hello does not fit the identity or the live binding", remedy="attest again")
         _check_instance(hello.worker_instance)
+        self._proof.require(
+            caller,
+            binding,
+            worker_instance=hello.worker_instance,
+            number=hello.number,
+            signature=hello.offer_signature,
+            peer=peer,
+        )
         is_new = hello.worker_instance != self._fleet.record(caller.device).worker_instance
         if is_new and not self._fleet.hub.take_worker(caller.device, now_s=time.monotonic()):
             raise UnreachableError("too many new workers of this device", remedy="wait a moment")
@@ -133,6 +153,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         connection.waiting_for = status.waiting_for[:TEXT_LIMIT]
         connection.key_epochs = dict(status.key_epochs)
         connection.packets_by_reason = dict(status.packets_by_reason)
+        if status.bundle_sequence <= self._issuer.standing.sequence:
+            self._followers.note(connection.device, status.bundle_sequence)
         connection.sealed_packets = status.sealed_packets
         connection.opened_packets = status.opened_packets
         self._fleet.hub.note_applied(connection.device, status.applied_generation)
@@ -192,6 +214,11 @@ def push_to_message(push: Push) -> agent_pb2.ControlMessage:
             return agent_pb2.ControlMessage(workloads=workloads_to_message(push))
         case WorkloadAnswerPush():
             return agent_pb2.ControlMessage(workload_answer=answer_to_message(push))
+        case BundlePush():
+            return agent_pb2.ControlMessage(bundle=agent_pb2.Bundle(document=push.document))
+        case IdentityAlarmPush():
+            alarm = agent_pb2.IdentityAlarm(cause=push.cause, peer=push.peer, unix_ms=push.unix_ms)
+            return agent_pb2.ControlMessage(identity_alarm=alarm)
         case RotatePush():
             return agent_pb2.ControlMessage(rotate=agent_pb2.RotateKeys(force=push.force))
 

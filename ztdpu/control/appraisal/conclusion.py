@@ -12,6 +12,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Final
 
+from cryptography import x509
+
 from ztdpu.control import leases
 from ztdpu.control.appraisal.judgement import LeaseAsked, public_key, raise_versions
 from ztdpu.control.appraisal.outcome import Outcome, encode_outcome
@@ -20,6 +22,7 @@ from ztdpu.control.clock import as_datetime
 from ztdpu.control.configuration import Attestation
 from ztdpu.control.fleet import EAR_TTL_S, Fleet
 from ztdpu.control.issue import Issuer
+from ztdpu.control.issued import describe_svid, note_issued, read_issued
 from ztdpu.control.leases import Instant
 from ztdpu.control.record import DeviceRecord, StoredBinding, StoredEvidence
 from ztdpu.control.source import Desired
@@ -188,7 +191,7 @@ class Concluder:
             if case.new_binding is not None:
                 transaction.put_binding(case.new_binding)
                 record = _with_binding(record, case.new_binding, before)
-            svid, record = self._svid(record, binding, now.unix_ms, is_new=case.new_binding is not None)
+            svid, record = self._svid(transaction, record, binding, now.unix_ms, is_new=case.new_binding is not None)
             if is_leased:
                 record = self._lease(record, state, case, now)
             fleet.put(transaction, record)
@@ -267,14 +270,26 @@ class Concluder:
         return int(min([self._timing.lease_s, *(bound for bound in bounds if bound)]) * 1000)
 
     def _svid(
-        self, record: DeviceRecord, binding: StoredBinding, now_unix_ms: int, *, is_new: bool
+        self,
+        transaction: Transaction,
+        record: DeviceRecord,
+        binding: StoredBinding,
+        now_unix_ms: int,
+        *,
+        is_new: bool,
     ) -> tuple[tuple[bytes, ...], DeviceRecord]:
-        """An SVID for a new binding, or when the old one is past half its life."""
-        ttl_s = self._timing.svid_s
-        if not is_new and record.svid_expires_unix_s * 1000 - now_unix_ms > ttl_s * 500:
+        """An SVID for a new binding, when the old one is past half its life, and when another authority signs now."""
+        ttl_s, authority = self._timing.svid_s, self._issuer.standing.active.name
+        newest = next(iter(read_issued(transaction, record.name)), None)
+        has_time = record.svid_expires_unix_s * 1000 - now_unix_ms > ttl_s * 500
+        if not is_new and has_time and newest is not None and newest.authority == authority:
             return (), record
         chain = self._issuer.issue_device_svid(record.name, public_key(binding.tls_spki), ttl_s=ttl_s)
-        return chain, dataclasses.replace(record, svid_expires_unix_s=now_unix_ms // 1000 + ttl_s)
+        issued = describe_svid(
+            x509.load_der_x509_certificate(chain[0]), authority=authority, spki_sha256=binding.tls_spki_sha256
+        )
+        note_issued(transaction, record.name, issued)
+        return chain, dataclasses.replace(record, svid_expires_unix_s=issued.not_after_unix_s)
 
     # --- shared ---
 

@@ -1,0 +1,58 @@
+"""What was issued to a device last, kept beside its record: which certificates may speak for it, and who signed them.
+
+The newest two count, since a device goes over to a new SVID while its older stream still stands. Written by
+`appraisal.conclusion` in the transaction that grants, asked by the agent's servicer and by whoever shows identities.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from cryptography import x509
+
+from ztdpu.control.store.store import Transaction
+
+KEPT: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuedSvid:
+    """One X.509-SVID."""
+
+    serial: str
+    """Hexadecimal."""
+    authority: str
+    """Name of the authority that signed it."""
+    spki_sha256: str
+    not_before_unix_s: int
+    not_after_unix_s: int
+
+
+def describe_svid(certificate: x509.Certificate, *, authority: str, spki_sha256: bytes) -> IssuedSvid:
+    """What is kept of one."""
+    return IssuedSvid(
+        serial=f"{certificate.serial_number:x}",
+        authority=authority,
+        spki_sha256=spki_sha256.hex(),
+        not_before_unix_s=int(certificate.not_valid_before_utc.timestamp()),
+        not_after_unix_s=int(certificate.not_valid_after_utc.timestamp()),
+    )
+
+
+def read_issued(transaction: Transaction, device: str) -> Sequence[IssuedSvid]:
+    """The newest ones, newest first; empty before the first."""
+    text = transaction.get_text(_name(device))
+    return [IssuedSvid(**one) for one in json.loads(text)] if text else []
+
+
+def note_issued(transaction: Transaction, device: str, issued: IssuedSvid) -> None:
+    """Keep one more, and forget the oldest."""
+    kept = [issued, *read_issued(transaction, device)][:KEPT]
+    transaction.put_text(_name(device), json.dumps([asdict(one) for one in kept]))
+
+
+def _name(device: str) -> str:
+    return f"svid:{device}"
