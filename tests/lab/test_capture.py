@@ -13,6 +13,8 @@ from scapy.packet import Raw
 from ztdpu.lab.capture import Counts, Wanted, count_packet
 
 IPV4, IPV6, ARP = 0x0800, 0x86DD, 0x0806
+SEALED = bytes((4, 1, 0, 5)) + bytes(12 + 16)
+"""As a PSP packet begins, header and ICV."""
 CANARY = bytes(range(200, 232))
 MLD_REPORT = bytes.fromhex(
     "6000000000240001" + "00" * 16 + "ff02" + "00" * 13 + "16" + "3a00050200000100" + "8f00" + "00" * 26
@@ -38,8 +40,11 @@ def v6(payload):
 @pytest.mark.parametrize(
     ("packet", "kind"),
     [
-        (v4(UDP(sport=4000, dport=1000)), "psp_packets"),
-        (v6(UDP(sport=4000, dport=1000)), "psp_packets"),
+        (v4(UDP(sport=4000, dport=1000) / Raw(SEALED)), "psp_packets"),
+        (v6(UDP(sport=4000, dport=1000) / Raw(b"\x29" + SEALED[1:])), "psp_packets"),
+        (v4(UDP(sport=4000, dport=1000) / Raw(b"\x45" + SEALED[1:])), "clear_packets"),
+        (v4(UDP(sport=4000, dport=1000) / Raw(SEALED[:-1])), "clear_packets"),
+        (v4(UDP(sport=4000, dport=1000) / Raw(SEALED[:3] + b"\0" + SEALED[4:])), "clear_packets"),
         ((ARP, bytes(28)), "arp_packets"),
         (v6(ICMPv6ND_NS(tgt="fd00::2")), "nd_packets"),
         (v6(ICMPv6EchoRequest()), "clear_packets"),
@@ -80,9 +85,11 @@ def test_times_are_kept_when_asked_for():
 
 def test_marks_are_counted_by_direction_and_one_packet_is_kept():
     counts = Counts(marks={"a": [0, 0], "b": [0, 0]})
-    wanted = Wanted(marks=(("a", b"first mark"), ("b", b"other mark")), keep_octets=38)
-    packets = [bytes(v4(UDP(dport=1000) / Raw(octets))[1]) for octets in (b"first mark", b"other mark", b"no mark")]
-    late = bytes(v4(UDP(dport=1000) / Raw(bytes(300) + b"first mark"))[1])
+    wanted = Wanted(marks=(("a", b"first mark"), ("b", b"other mark")), keep_octets=28 + len(SEALED) + 10)
+    packets = [
+        bytes(v4(UDP(dport=1000) / Raw(SEALED + octets))[1]) for octets in (b"first mark", b"other mark", b"no mark")
+    ]
+    late = bytes(v4(UDP(dport=1000) / Raw(SEALED + bytes(300) + b"first mark"))[1])
     for number, packet in enumerate([*packets, packets[0], late]):
         count_packet(counts, wanted, IPV4, packet, number, sent_here=number == 3)
     assert counts.marks == {"a": [1, 1], "b": [1, 0]}

@@ -21,7 +21,7 @@ from typing import Any, Final
 from ztdpu.errors import UsageError
 from ztdpu.lab.attacks.cross_tenant_tcp import mark_of
 from ztdpu.lab.crew import Crew, Hand
-from ztdpu.lab.layout import UNDERLAY_OVERHEAD_OCTETS, EndpointPlan, LabPlan, family, port_name
+from ztdpu.lab.layout import UNDERLAY_OVERHEAD_OCTETS, DevicePlan, EndpointPlan, LabPlan, family, port_name
 from ztdpu.lab.manufacture import AGENT_FILE
 from ztdpu.lab.sidecar_trial import try_sidecar
 from ztdpu.model.verdict import Reason
@@ -256,13 +256,14 @@ class Campaign:
     def _attack_relayed_attestation(self) -> Trial:
         """The spare device claims the name of the attacker's device and answers with its evidence."""
         genuine = self._plan.device(self._cast.attacker.device)
-        lender, own = self._lend(genuine.name), self._lend(self._cast.spare)
+        spare = self._plan.device(self._cast.spare)
+        lender, own = self._lend(genuine), self._lend(spare)
         leaves = self._control.status().audit_size
         entered = self._watch_enrolment()
         address = f"{genuine.oob_address}:{_LENDER_PORT}"
         harvest = self._ask_for_identity("relayed-attestation", "ask", "--lender", address, "--as", genuine.name)
         seen = entered.finish()["matched"]
-        twin = self._ask_for_identity("relayed-attestation", "ask", "--lender", f"127.0.0.1:{_LENDER_PORT}")
+        twin = self._ask_for_identity("relayed-attestation", "ask", "--lender", f"{spare.oob_address}:{_LENDER_PORT}")
         for hand in (lender, own):
             hand.end()
         return Trial(
@@ -275,10 +276,10 @@ class Campaign:
             twin_delivered=twin["identities"],
         )
 
-    def _lend(self, device: str) -> Hand:
+    def _lend(self, device: DevicePlan) -> Hand:
         hand = self._crew.start_python(
-            device, _module_of("relayed-attestation"), "lend",
-            "--config", self._configuration(device), "--port", str(_LENDER_PORT),
+            device.name, _module_of("relayed-attestation"), "lend", "--address", device.oob_address,
+            "--config", self._configuration(device.name), "--port", str(_LENDER_PORT),
         )  # fmt: skip
         hand.read_line()
         return hand

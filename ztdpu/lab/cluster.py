@@ -53,10 +53,13 @@ from ztdpu.lab.manufacture import (
 from ztdpu.lab.policy_repository import make_policy_repository
 from ztdpu.lab.record import LabRecord, tail
 from ztdpu.lab.takedown import clear, forget, locked, sweep
+from ztdpu.lab.userspace.places import WIRE, endpoint_tap, own_environment, wire_tap
+from ztdpu.lab.userspace.settle import ground_of, settle, write_settled_files
 from ztdpu.lab.view import Bind, View, homes, hosts_file
 
 Progress = Callable[[str], None]
 SIDECAR_TARGET: Final = Path("/run/ztdpu/sidecar")
+_FABRICS: Final = "docs/fabrics.md says what each fabric needs; --fabric userspace needs the least"
 _FACTORY_TIMEOUT_S: Final = 10.0
 _NO_IPV6: Final = "net/ipv6/conf/default/disable_ipv6=1"
 
@@ -87,8 +90,6 @@ def start_lab(
     that is there is taken down first. Raises UsageError, PolicyRefusedError, StateError (a lab is up), MachineError
     (something did not start: says what, and shows the end of its log); nothing is left behind then.
     """
-    if fabric is Fabric.USERSPACE:
-        raise UsageError("a userspace lab has no namespaces to build")
     if fabric is Fabric.NETNS:
         require_root()
     state = real_path(state)
@@ -101,17 +102,11 @@ def start_lab(
             enclosure = make_enclosure(str(state)) if fabric is Fabric.USERNS else 0
             progress("reading policy")
             plan = plan_lab(
-                state=state,
-                prefix=prefix,
-                mtu_octets=mtu_octets,
-                policy=policy or EXAMPLE_POLICIES,
-                devices=devices,
-                strangers=strangers,
-                shared_uid=ISOLATION[fabric] is Isolation.SHARED_UID,
-            )
-            if policy_git is not None:
-                progress("making the policy repository")
-                plan = _with_repository(plan, policy_git)
+                state=state, prefix=prefix, mtu_octets=mtu_octets, policy=policy or EXAMPLE_POLICIES, devices=devices,
+                strangers=strangers, shared_uid=ISOLATION[fabric] is Isolation.SHARED_UID,
+            )  # fmt: skip
+            plan = settle(plan) if fabric is Fabric.USERSPACE else plan
+            plan = _with_repository(plan, policy_git, progress)
             check_socket_paths(plan)
             _refuse_foreign_names(plan)
             record = LabRecord(plan=plan, fabric=fabric, isolation=ISOLATION[fabric], strangers=tuple(strangers))
@@ -119,7 +114,7 @@ def start_lab(
                 _remember(record, ENCLOSURE, enclosure)
             record.write()
             progress("manufacturing devices")
-            _prepare(plan, interval_s=interval_s, lease_s=lease_s)
+            _prepare(record, interval_s=interval_s, lease_s=lease_s)
             inhabitants = _build(record, progress)
             _admit(record, inhabitants, strangers, progress)
         except BaseException as error:
@@ -129,21 +124,26 @@ def start_lab(
             if plan is not None and plan.policy_git:
                 shutil.rmtree(Path(plan.policy_git).parent, ignore_errors=True)
             if isinstance(error, OSError):
-                remedy = "docs/fabrics.md says what each fabric needs; --fabric userspace needs the least"
-                raise MachineError(f"this machine refuses: {error}", remedy=remedy) from error
+                raise MachineError(f"this machine refuses: {error}", remedy=_FABRICS) from error
             raise
     return record
 
 
-def _with_repository(plan: LabPlan, directory: Path) -> LabPlan:
+def _with_repository(plan: LabPlan, directory: Path | None, progress: Progress) -> LabPlan:
+    if directory is None:
+        return plan
+    progress("making the policy repository")
     repository = make_policy_repository(real_path(directory), Path(plan.policy))
     return dataclasses.replace(plan, policy_git=str(repository.bare), policy_anchor=repository.anchor)
 
 
-def _prepare(plan: LabPlan, *, interval_s: float, lease_s: float) -> None:
+def _prepare(record: LabRecord, *, interval_s: float, lease_s: float) -> None:
+    plan = record.plan
     make_directories(plan)
     manufacture(plan)
     write_start_up_files(plan, interval_s=interval_s, lease_s=lease_s)
+    if record.fabric is Fabric.USERSPACE:
+        write_settled_files(plan, interval_s=interval_s, lease_s=lease_s)
     _make_authority(plan)
     _compile_programs()
 
@@ -152,6 +152,10 @@ def _build(record: LabRecord, progress: Progress) -> dict[str, Inhabitant]:
     """Start control, then make everything else while it starts."""
     plan = record.plan
     progress("starting control")
+    if record.fabric is Fabric.USERSPACE:
+        for start in (start_control, start_wire, start_factory):
+            start(record)
+        return {}
     _make_places(plan)
     plug_in_control(plan)
     start_control(record)
@@ -175,7 +179,10 @@ def _admit(
             readiness.give_token(record, control, device)
         progress("starting agents")
         for name in wanted:
-            start_agent(record, inhabitants[name])
+            if record.fabric is Fabric.USERSPACE:
+                start_plain_agent(record, name)
+            else:
+                start_agent(record, inhabitants[name])
         for inhabitant in inhabitants.values():
             inhabitant.orders.close()
         readiness.wait_ready(record, control, wanted, progress)
@@ -284,21 +291,39 @@ def start_control(record: LabRecord) -> None:
     """Start control in its namespace; it answers a moment later."""
     plan = record.plan
     argv = [sys.executable, "-m", "ztdpu", "control", "run", "--config", str(plan.paths.control / CONTROL_FILE)]
-    _start_outside(record, "control", argv, plan.paths.control_log, namespace=plan.namespace("control"))
+    namespace = "" if record.fabric is Fabric.USERSPACE else plan.namespace("control")
+    _start_outside(record, "control", argv, plan.paths.control_log, namespace=namespace)
 
 
 def start_factory(record: LabRecord) -> None:
     """Start the factory; returns when every device can ask it. MachineError shows the end of its log."""
     plan = record.plan
-    argv = [sys.executable, "-m", "ztdpu.lab.factory", plan.state]
+    is_plain = record.fabric is Fabric.USERSPACE
+    argv = [sys.executable, "-m", "ztdpu.lab.userspace.factory" if is_plain else "ztdpu.lab.factory", plan.state]
     waiting = [plan.paths.factory_socket(device.name) for device in plan.devices]
-    for socket in waiting:
+    waiting += [endpoint_tap(plan)] if is_plain else []
+    _start_serving(record, "factory", argv, plan.paths.factory_log, waiting)
+    if is_plain:  # the endpoints live in it
+        record.processes |= dict.fromkeys((one.name for one in plan.endpoints), record.processes["factory"])
+        record.write()
+
+
+def start_wire(record: LabRecord) -> None:
+    """Start what stands for the networks of a lab without privilege; returns when it relays."""
+    plan = record.plan
+    argv = [sys.executable, "-m", "ztdpu.lab.userspace.wire", plan.state, ground_of(plan).control]
+    _start_serving(record, WIRE, argv, plan.paths.wire_log, [wire_tap(plan)])
+
+
+def _start_serving(record: LabRecord, name: str, argv: Sequence[str], log: Path, sockets: Sequence[Path]) -> None:
+    """Start a daemon and return when it has made its sockets. MachineError shows the end of its log."""
+    for socket in sockets:
         socket.unlink(missing_ok=True)
-    _start_outside(record, "factory", argv, plan.paths.factory_log)
+    _start_outside(record, name, argv, log)
     deadline = time.monotonic() + _FACTORY_TIMEOUT_S
-    while not all(path.exists() for path in waiting):
-        if time.monotonic() > deadline or not processes.is_alive(record.processes["factory"]):
-            raise MachineError(f"the factory does not start\n{tail(plan.paths.factory_log)}")
+    while not all(path.exists() for path in sockets):
+        if time.monotonic() > deadline or not processes.is_alive(record.processes[name]):
+            raise MachineError(f"the {name} does not start\n{tail(log)}")
         time.sleep(0.005)
 
 
@@ -309,6 +334,12 @@ def start_agent(record: LabRecord, inhabitant: Inhabitant) -> None:
     inhabitant.start(agent_command(record.plan, inhabitant.name), environment=environment, log=log)
 
 
+def start_plain_agent(record: LabRecord, device: str) -> None:
+    """Start the agent of a device in a lab without privilege: there it is the first process of the device."""
+    plan = record.plan
+    _start_outside(record, device, agent_command(plan, device), plan.paths.agent_log(device))
+
+
 def agent_command(plan: LabPlan, device: str) -> list[str]:
     """The command line of the agent of a device."""
     file = plan.paths.device(device) / AGENT_FILE
@@ -316,8 +347,9 @@ def agent_command(plan: LabPlan, device: str) -> list[str]:
 
 
 def _start_outside(record: LabRecord, name: str, argv: Sequence[str], log: Path, *, namespace: str = "") -> None:
-    """Start a daemon of host root: own session, own log, the lab's marker in its environment."""
-    environment = base_environment(record.plan.state, home="/root")
+    """Start a daemon of host root (or of the one user): own session, own log, the lab's marker in its environment."""
+    is_plain = record.fabric is Fabric.USERSPACE
+    environment = own_environment(record.plan) if is_plain else base_environment(record.plan.state, home="/root")
     if namespace:
         with netns.inside(namespace):
             pid = processes.spawn_daemon(argv, environment, log)

@@ -12,13 +12,16 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 from ztdpu.errors import MachineError
+from ztdpu.lab.fabric import Fabric
+from ztdpu.lab.record import read_record
+from ztdpu.lab.userspace.places import own_environment
 
 END_TIMEOUT_S: Final = 10.0
 
@@ -26,19 +29,22 @@ END_TIMEOUT_S: Final = 10.0
 class Hand:
     """One program in one target. Its standard output is JSON lines; closing its standard input ends it."""
 
-    def __init__(self, state: Path, target: str, argv: Sequence[str]) -> None:
+    def __init__(
+        self, state: Path, target: str, argv: Sequence[str], *, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """With `environment` the program is started as it is: in that place there is nothing to enter."""
         self.target = target
         self.argv = list(argv)
         self._lines: list[str] = []
         self._follower: threading.Thread | None = None
-        command = [sys.executable, "-m", "ztdpu.lab.enter", str(state), target, *argv]
+        entering = [] if environment is not None else [sys.executable, "-m", "ztdpu.lab.enter", str(state), target]
         self._process = subprocess.Popen(
-            command,
+            [*entering, *argv],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            env=environment if environment is not None else os.environ | {"PYTHONUNBUFFERED": "1"},
         )
 
     def __enter__(self) -> Self:
@@ -151,6 +157,8 @@ class Crew:
     def __init__(self, state: Path) -> None:
         self._state = state
         self._hands: list[Hand] = []
+        record = read_record(state)
+        self._plain = record.plan if record is not None and record.fabric is Fabric.USERSPACE else None
 
     def __enter__(self) -> Self:
         return self
@@ -163,7 +171,8 @@ class Crew:
 
     def start(self, target: str, *argv: str) -> Hand:
         """Start any program in a target."""
-        hand = Hand(self._state, target, argv)
+        environment = own_environment(self._plain, target) if self._plain is not None else None
+        hand = Hand(self._state, target, argv, environment=environment)
         self._hands.append(hand)
         return hand
 

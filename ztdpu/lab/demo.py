@@ -27,12 +27,13 @@ from ztdpu.errors import MachineError, StateError, ZtdpuError
 from ztdpu.lab.bystander import STEPS, Bystander
 from ztdpu.lab.campaign import NEED_A_SPARE, Apart, Campaign, choose_cast
 from ztdpu.lab.crew import Crew, Hand
-from ztdpu.lab.fabric import FabricChoice
+from ztdpu.lab.fabric import Fabric, FabricChoice
 from ztdpu.lab.interruption import Interruption
 from ztdpu.lab.layout import UNDERLAY_OVERHEAD_OCTETS, LabPlan, family
 from ztdpu.lab.record import read_record, require_record
 from ztdpu.lab.scorecard import Scorecard
 from ztdpu.lab.takedown import is_running
+from ztdpu.lab.userspace.bystander import StreamBystander
 from ztdpu.rpc.client import ControlClient
 
 STRANGER: Final = "dpu-x"
@@ -42,6 +43,7 @@ DEVICES: Final = 3
 """One more than the example has, so that a training over two devices goes on when one is revoked."""
 BYSTANDERS: Final = ("red-0", "red-2")
 TENANTS: Final = ("blue", "red")
+NO_TRAINING: Final = "not on this fabric: endpoints in memory have no network stack for it"
 STREAM_RATE_PPS: Final = 2_000
 _TCP_ATTEMPTS: Final = 20
 _IDENTITY_ATTEMPTS: Final = 3
@@ -179,12 +181,15 @@ class Demo:
             ]
         )
         with self._step("blue and red train") as say:
-            ranks = {tenant: self._start_training(crew, tenant) for tenant in TENANTS}
+            ranks = {tenant: self._start_training(crew, tenant) for tenant in self._training_tenants}
+            if not ranks:
+                say(self.score.note_no_training(NO_TRAINING))
             with self._step("canary through the fabric"):
                 self._send_canaries(crew)
                 self._keep_postcard(crew, plan.endpoint("blue-1").addresses[0], sent, wire)
             self._attack(Campaign(crew, control, plan, choose_cast(plan, spare=STRANGER), wire=wire))
-            say(self._finish_training(ranks))
+            if ranks:
+                say(self._finish_training(ranks))
         with self._step(f"{REVOKED} revoked under traffic") as say:
             say(self._revoke(crew, control))
         with self._step("what the wire showed") as say:
@@ -221,6 +226,11 @@ class Demo:
             raise _error_of(said)
 
     # --- training ---
+
+    @property
+    def _training_tenants(self) -> tuple[str, ...]:
+        """Who trains: nobody where endpoints have no network stack."""
+        return () if self.score.fabric is Fabric.USERSPACE else TENANTS
 
     def _start_training(self, crew: Crew, tenant: str) -> list[Hand]:
         hosts = [f"{tenant}-{rank}" for rank in range(2)]
@@ -286,9 +296,9 @@ class Demo:
     def _revoke(self, crew: Crew, control: ControlClient) -> str:
         """Datagrams flow from and to the device; both receivers' captures say when the last one was accepted.
 
-        Red trains on two other devices meanwhile, and to its end.
+        Red goes on over two other devices meanwhile: trains, and to its end, where it can.
         """
-        red = Bystander(crew, EXAMPLE, BYSTANDERS, self._pass_on_bystander)
+        red = self._start_bystander(crew)
         ends = ("blue-0", "blue-1")
         port = str(_STREAM_PORT)
         sinks = [crew.start_python(end, "ztdpu.lab.traffic", "sink", "--port", port, "--deaf") for end in ends]
@@ -317,6 +327,11 @@ class Demo:
         stamps = [count["stamps_unix_ns"] for count in counts]
         words = self.score.note_revocation(REVOKED, stamps, change.acknowledged_unix_ns)
         return f"{words}; {self.score.note_bystander('red', steps, red.finish())}"
+
+    def _start_bystander(self, crew: Crew) -> Bystander | StreamBystander:
+        if self.score.fabric is Fabric.USERSPACE:
+            return StreamBystander(crew, *BYSTANDERS)
+        return Bystander(crew, EXAMPLE, BYSTANDERS, self._pass_on_bystander)
 
     def _pass_on_bystander(self, step: int, loss: float) -> None:
         self._progress(Progress(tenant="red", step=step, steps=STEPS, loss=loss))

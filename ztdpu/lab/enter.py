@@ -20,7 +20,7 @@ from typing import Final
 
 from ztdpu.errors import MachineError, UsageError, ZtdpuError
 from ztdpu.lab.enclosure import enter_enclosure
-from ztdpu.lab.fabric import Isolation
+from ztdpu.lab.fabric import Fabric, Isolation
 from ztdpu.lab.layout import PLACES
 from ztdpu.lab.netns import NAMES
 from ztdpu.lab.processes import MARKER, spawn_daemon
@@ -76,6 +76,10 @@ def run_inside(record: LabRecord, target: str, argv: Sequence[str], *, environme
 
     The process enters `target` itself and does not come back: call it last, or in a child.
     """
+    if record.fabric is Fabric.USERSPACE:
+        from ztdpu.lab.userspace.enter import run_plainly
+
+        return run_plainly(record, target, argv)
     here = _working_directory()
     if any(one.name == target for one in record.plan.endpoints):
         environment = {"SPIFFE_ENDPOINT_SOCKET": SIDECAR_SOCKET, **environment}

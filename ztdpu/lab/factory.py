@@ -22,7 +22,7 @@ import socket
 import struct
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -102,17 +102,26 @@ class Factory:
         """`homes`: the pid namespaces of the devices, in a lab where all have one uid."""
         self._plan = plan
         self._homes = homes
-        self._selector = selectors.DefaultSelector()
+        self.selector = selectors.DefaultSelector()
         self._connections: Counter[str] = Counter()
         for device in plan.devices:
-            self._selector.register(self._listen(device), selectors.EVENT_READ, (device, True))
+            self.selector.register(self._listen(device), selectors.EVENT_READ, (device, True))
+
+    def make(self, endpoint: EndpointPlan) -> int:
+        """Return the device's end of a new virtual function. Raises OSError, MachineError."""
+        return make_virtual_function(self._plan, endpoint)
+
+    def watch(self, ready: socket.socket, read: Callable[[], None]) -> None:
+        """Call `read` whenever there is something to read, between two requests."""
+        self.selector.register(ready, selectors.EVENT_READ, read)
 
     def _listen(self, device: DevicePlan) -> socket.socket:
         path = self._plan.paths.factory_socket(device.name)
         path.unlink(missing_ok=True)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listening.bind(str(path))
-        os.chown(path, device.uid_base, device.uid_base)
+        if device.uid_base != os.geteuid():
+            os.chown(path, device.uid_base, device.uid_base)
         path.chmod(0o600)
         listening.listen(_BACKLOG)
         return listening
@@ -120,7 +129,10 @@ class Factory:
     def serve(self) -> None:
         """Answer until killed."""
         while True:
-            for key, _ in self._selector.select():
+            for key, _ in self.selector.select():
+                if callable(key.data):
+                    key.data()
+                    continue
                 device, is_listening = key.data
                 ready = key.fileobj
                 if not isinstance(ready, socket.socket):  # only sockets are registered
@@ -128,7 +140,7 @@ class Factory:
                 if is_listening:
                     self._accept(ready, device)
                 elif not self._answer(ready, device):
-                    self._selector.unregister(ready)
+                    self.selector.unregister(ready)
                     ready.close()
                     self._connections[device.name] -= 1
 
@@ -142,7 +154,7 @@ class Factory:
             return
         connection.setblocking(False)  # whoever does not take its answers loses its connection
         self._connections[device.name] += 1
-        self._selector.register(connection, selectors.EVENT_READ, (device, False))
+        self.selector.register(connection, selectors.EVENT_READ, (device, False))
 
     def _answer(self, connection: socket.socket, device: DevicePlan) -> bool:
         """Answer one request; False when the connection is over."""
@@ -156,7 +168,7 @@ class Factory:
         try:
             endpoint = self._wanted(connection, device, request)
             endpoint_id = bytes.fromhex(endpoint.endpoint_id)
-            descriptor = make_virtual_function(self._plan, endpoint)
+            descriptor = self.make(endpoint)
         except (RefusedError, MachineError, OSError, UsageError) as error:
             print(f"refused {device.name}: {error}", file=sys.stderr)
             return self._refuse(connection, endpoint_id, str(error))

@@ -194,6 +194,11 @@ class LabPaths:
         """What the virtual function factory wrote."""
         return self.logs / "factory.log"
 
+    @property
+    def wire_log(self) -> Path:
+        """What the wire of a lab without privilege wrote."""
+        return self.logs / "wire.log"
+
     def device(self, name: str) -> Path:
         """The directory of a device: owned by its uid range, the only part of the state that it can see and write."""
         return self.state / "devices" / name

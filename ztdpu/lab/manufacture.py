@@ -61,7 +61,8 @@ def make_directories(plan: LabPlan) -> None:
         own += [paths.sidecar(device.name, one.name) for one in plan.endpoints if one.device == device.name]
         for directory in own:
             directory.mkdir(mode=0o755 if directory.parent.name == "endpoints" else 0o700)
-            os.chown(directory, device.uid_base, device.uid_base)
+            if device.uid_base != os.geteuid():
+                os.chown(directory, device.uid_base, device.uid_base)
         write_private(paths.agent_log(device.name), "", owner=device.uid_base)
 
 
@@ -183,11 +184,12 @@ def agent_document(plan: LabPlan, device: DevicePlan) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": "AgentConfiguration", "spec": spec}
 
 
-def write_private(path: Path, text: str, *, owner: int = 0) -> None:
-    """Write a 0600 file that belongs to `owner`; it is never readable by others, not even for a moment."""
+def write_private(path: Path, text: str, *, owner: int | None = None) -> None:
+    """Write a 0600 file that belongs to `owner` (without one: us); never readable by others, not for a moment."""
     fresh = path.with_name(f".{path.name}.new")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as stream:
         stream.write(text)
-        os.fchown(stream.fileno(), owner, owner)
+        if owner is not None and owner != os.geteuid():
+            os.fchown(stream.fileno(), owner, owner)
     os.replace(fresh, path)  # noqa: PTH105 - the atomic call by its name

@@ -70,13 +70,46 @@ def find_members(state: str) -> set[int]:
     marked = {pid for pid in pids if marker in _environment(pid)}
     inhabited = {namespaces[pid] for pid in marked} - {own_namespace, ""}
     members = marked | {pid for pid in pids if namespaces[pid] in inhabited}
-    return members - {os.getpid()}
+    closed = {pid: parent for pid, parent in _parents(pids).items() if pid not in members and _is_closed(pid)}
+    return _with_descendants(members, closed) - {os.getpid()}
+
+
+def _parents(pids: Iterable[int]) -> dict[int, int]:
+    """Pid -> pid of its parent."""
+    found = {}
+    for pid in pids:
+        with suppress(OSError, ValueError, IndexError):
+            found[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+def _with_descendants(pids: Collection[int], parents: Mapping[int, int]) -> set[int]:
+    """`pids` and all that descend from them."""
+    found, fresh = set(pids), set(pids)
+    while fresh:
+        fresh = {pid for pid, parent in parents.items() if parent in fresh} - found
+        found |= fresh
+    return found
+
+
+def _is_closed(pid: int) -> bool:
+    """Tell whether a process of ours keeps its memory, and with it its environment, from us: workers and roots do."""
+    with suppress(OSError):
+        Path(f"/proc/{pid}/environ").open("rb").close()
+        return False
+    return identify(pid) is not None
 
 
 def find_in_namespace(holder: int) -> list[int]:
-    """Pids (of the host) of all processes in the pid namespace of `holder`, in order of start."""
+    """Pids (of the host) of all processes in the pid namespace of `holder`, in order of start.
+
+    Of a holder that has none of its own: itself and its descendants.
+    """
     wanted = pid_namespace(holder)
-    found = [pid for pid in find_all() if wanted and pid_namespace(pid) == wanted]
+    if wanted == pid_namespace(os.getpid()):
+        found = list(_with_descendants({holder}, _parents(find_all()))) if identify(holder) else []
+    else:
+        found = [pid for pid in find_all() if wanted and pid_namespace(pid) == wanted]
     return sorted(found, key=lambda pid: (process.start_ticks if (process := identify(pid)) else 0, pid))
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from ztdpu.errors import MachineError, UnreachableError
 from ztdpu.lab import processes
+from ztdpu.lab.fabric import Fabric
 from ztdpu.lab.layout import DevicePlan, LabPlan
 from ztdpu.lab.manufacture import JOIN_TOKEN, write_private
 from ztdpu.lab.record import LabRecord, tail
@@ -88,6 +89,8 @@ def _is_refused(status: DeviceStatus | None) -> bool:
 
 def _agent_ended(record: LabRecord, device: str) -> bool:
     """Tell whether only the first process of the device is left."""
+    if record.fabric is Fabric.USERSPACE:  # the agent is that first process
+        return not processes.is_alive(record.processes[device])
     return len(processes.find_in_namespace(record.processes[device].pid)) <= 1
 
 

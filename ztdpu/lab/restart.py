@@ -10,13 +10,23 @@ from pathlib import Path
 
 from ztdpu.errors import StateError, UsageError
 from ztdpu.lab import processes
-from ztdpu.lab.cluster import Progress, agent_command, silent, start_control, start_factory
+from ztdpu.lab.cluster import (
+    Progress,
+    agent_command,
+    silent,
+    start_control,
+    start_factory,
+    start_plain_agent,
+    start_wire,
+)
 from ztdpu.lab.enclosure import enter_enclosure
 from ztdpu.lab.enter import base_environment, start_inside
+from ztdpu.lab.fabric import Fabric
 from ztdpu.lab.layout import SERVICES, lab_command, real_path
 from ztdpu.lab.record import LabRecord, require_record
 from ztdpu.lab.roles import find_roles, with_found_services
 from ztdpu.lab.takedown import locked, require_owner
+from ztdpu.lab.userspace.places import WIRE
 
 
 def restart_part(state: Path, name: str, progress: Progress = silent) -> None:
@@ -35,10 +45,14 @@ def restart_part(state: Path, name: str, progress: Progress = silent) -> None:
         elif name == "factory":
             _end(record, name, progress)
             start_factory(record)
+        elif name == WIRE and record.fabric is Fabric.USERSPACE:
+            _end(record, name, progress)
+            start_wire(record)
         elif name in {device.name for device in record.plan.devices}:
             _restart_agent(record, name, progress)
         else:
-            names = (*SERVICES, *(device.name for device in record.plan.devices))
+            wire = (WIRE,) if record.fabric is Fabric.USERSPACE else ()
+            names = (*SERVICES, *wire, *(device.name for device in record.plan.devices))
             raise UsageError(f"{name!r} is no part that can be restarted", remedy=f"parts: {', '.join(names)}")
 
 
@@ -61,18 +75,23 @@ def _end(record: LabRecord, service: str, progress: Progress) -> None:
 
 def _restart_agent(record: LabRecord, device: str, progress: Progress) -> None:
     plan = record.plan
-    running = [pid for pid in find_roles(record.holder(device).pid).values() if pid is not None]
+    is_plain = record.fabric is Fabric.USERSPACE
+    first = record.processes.get(device) if is_plain else record.holder(device)
+    running = [pid for pid in find_roles(first.pid).values() if pid is not None] if first is not None else []
     if running:
         progress(f"ending the agent of {device}")
         processes.ask_to_end(running)
     progress(f"starting the agent of {device}")
-    start_inside(
-        record,
-        device,
-        agent_command(plan, device),
-        environment=base_environment(plan.state),
-        log=plan.paths.agent_log(device),
-    )
+    if is_plain:
+        start_plain_agent(record, device)
+    else:
+        start_inside(
+            record,
+            device,
+            agent_command(plan, device),
+            environment=base_environment(plan.state),
+            log=plan.paths.agent_log(device),
+        )
     record.strangers = tuple(name for name in record.strangers if name != device)
     record.write()
     if not processes.is_alive(record.processes["control"]):

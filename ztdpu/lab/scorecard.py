@@ -34,6 +34,8 @@ class Scorecard:
     attacks: list[dict[str, Any]] = field(default_factory=list)
     wire: dict[str, int] = field(default_factory=dict)
     revocation: dict[str, Any] = field(default_factory=dict)
+    no_training: str = ""
+    """Why nobody trained; empty when somebody did."""
     faults: list[str] = field(default_factory=list)
 
     def document(self, *, seconds: float) -> dict[str, Any]:
@@ -48,6 +50,7 @@ class Scorecard:
             "attacks": self.attacks,
             "wire": self.wire,
             "revocation": self.revocation,
+            **({"no_training": self.no_training} if self.no_training else {}),
         }
 
     def note_devices(self, standing: Sequence[DeviceStatus]) -> str:
@@ -69,6 +72,11 @@ class Scorecard:
         self._require(accuracy >= LEAST_ACCURACY, f"{tenant}: accuracy {accuracy} is below {LEAST_ACCURACY}")
         self._require(difference <= MOST_DIFFERENCE, f"{tenant}: {difference} away from what one process computes")
         return f"{tenant} {accuracy:.1%} right"
+
+    def note_no_training(self, why: str) -> str:
+        """There is no training here: said, and no fault."""
+        self.no_training = why
+        return why
 
     def note_attack(
         self, *, name: str, expected: str, reason: str, attempts: int, seen: int, delivered: int, twin_delivered: int
@@ -102,7 +110,14 @@ class Scorecard:
         return f"last packet {last_ms:.1f} ms later" if after else "not one packet later"
 
     def note_bystander(self, tenant: str, steps: int, reports: Sequence[Mapping[str, Any]]) -> str:
-        """A training on devices that stay went on after the revocation and learned as well; after `note_revocation`."""
+        """Work on devices that stay went on after the revocation, and a training learned as well.
+
+        Without reports the steps are datagrams of a stream. Call it after `note_revocation`.
+        """
+        if not reports:
+            self.revocation[f"{tenant}_packets_during_revocation"] = steps
+            self._require(steps > 0, f"{tenant} did not go on while a device was revoked")
+            return f"{tenant} goes on, {steps} packets since"
         accuracy, difference = reports[0]["accuracy"], reports[0]["max_abs_diff_to_single_process"]
         self.revocation |= {f"{tenant}_steps_during_revocation": steps, f"{tenant}_accuracy": accuracy}
         self._require(steps > 0, f"{tenant} did not train on while a device was revoked")

@@ -13,6 +13,7 @@ from ztdpu.lab.fabric import Fabric
 from ztdpu.lab.layout import ENCLOSURE, lab_command
 from ztdpu.lab.record import LabRecord
 from ztdpu.lab.roles import ROLES, find_roles, with_found_services
+from ztdpu.lab.userspace.places import WIRE
 from ztdpu.model.device import DeviceStatus
 
 Document = dict[str, Any]
@@ -72,6 +73,7 @@ def describe_lab(record: LabRecord) -> Document:
         },
         "factory": {"pid": _pid(record, "factory", alive), "log": str(plan.paths.factory_log)},
         "enclosure": {"pid": _pid(record, ENCLOSURE, alive)},
+        "wire": {"pid": _pid(record, WIRE, alive), "log": str(plan.paths.wire_log)},
         "devices": devices,
         "endpoints": endpoints,
     }
@@ -101,7 +103,10 @@ def _troubles(record: LabRecord, document: Document, alive: frozenset[str]) -> I
         yield _trouble(ENCLOSURE, words, "", _anew(record))
     for device in document["devices"]:
         yield from _device_troubles(record, device, alive)
-    for endpoint in document["endpoints"]:
+    if record.fabric is Fabric.USERSPACE and WIRE not in alive:
+        words = f"the wire is dead ({_was(record, WIRE)}); nothing passes between devices"
+        yield _trouble(WIRE, words, document["wire"]["log"], lab_command("restart", plan.state, WIRE))
+    for endpoint in document["endpoints"] if record.fabric is not Fabric.USERSPACE else ():  # they live in the factory
         if endpoint["name"] not in alive:
             words = f"{endpoint['name']} is dead ({_was(record, endpoint['name'])}), and its namespaces with it"
             yield _trouble(endpoint["name"], words, "", _anew(record))
@@ -110,7 +115,7 @@ def _troubles(record: LabRecord, document: Document, alive: frozenset[str]) -> I
 def _device_troubles(record: LabRecord, device: Document, alive: frozenset[str]) -> Iterator[Document]:
     name, log = device["name"], device["log"]
     restart = lab_command("restart", record.plan.state, name)
-    if name not in alive:
+    if name not in alive and record.fabric is not Fabric.USERSPACE:
         device["trouble"] = "dead"
         words = f"{name} is dead ({_was(record, name)}), and its namespaces with it"
         yield _trouble(name, words, log, _anew(record))

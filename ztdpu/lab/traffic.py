@@ -16,7 +16,12 @@ import select
 import socket
 import sys
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from ztdpu.lab.capture import TAP_VARIABLE
+
+if TYPE_CHECKING:
+    from ztdpu.lab.userspace.datagrams import DatagramSender
 
 _TICK_S: Final = 0.004
 _BURST: Final = 24
@@ -31,22 +36,37 @@ def input_is_closed() -> bool:
     return bool(readable) and not os.read(0, 4096)
 
 
+def _open_sender(host: str, port: int) -> socket.socket | DatagramSender:
+    """Return something connected to a port."""
+    if TAP_VARIABLE in os.environ:
+        from ztdpu.lab.userspace.datagrams import DatagramSender
+
+        return DatagramSender(host, port)
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    handle = socket.socket(family, kind, protocol)
+    try:
+        handle.connect(address)
+    except OSError:
+        handle.close()
+        raise
+    return handle
+
+
 def send(host: str, port: int, *, rate: int, payload: bytes, count: int, wait: bool = False) -> dict[str, float]:
     """Send at `rate` a second; behind schedule it catches up, so the mean holds on a busy machine.
 
     With `wait` one short datagram finds the way (addresses, keys); the rest follows at a line on standard input.
     """
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     body = payload or bytes(_PAYLOAD_OCTETS)
     sent = refused = 0
-    with socket.socket(family, kind, protocol) as handle:
-        handle.connect(address)
+    with _open_sender(host, port) as handle:
         if wait:
             handle.send(b".")
             time.sleep(_WAY_S)
             print(json.dumps({"waiting": True}), flush=True)
             os.read(0, 1)
-            handle.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # forget that nobody listened for the first one
+            if isinstance(handle, socket.socket):
+                handle.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # forget that nobody listened for the first one
         print(json.dumps({"sending": True}), flush=True)
         start = time.monotonic()
         while sent < count if count else not input_is_closed():
@@ -64,6 +84,8 @@ def send(host: str, port: int, *, rate: int, payload: bytes, count: int, wait: b
 def sink(port: int, *, deaf: bool) -> dict[str, int]:
     """Take datagrams on a port, both families, until standard input closes; a deaf one only holds the port."""
     received = 0
+    if TAP_VARIABLE in os.environ:
+        return _sink_at_tap(port)
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as handle:
         handle.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         handle.bind(("::", port))
@@ -75,6 +97,17 @@ def sink(port: int, *, deaf: bool) -> dict[str, int]:
                 received += 1
             elif not os.read(0, 4096):
                 return {"received": received}
+
+
+def _sink_at_tap(port: int) -> dict[str, int]:
+    """The same where the endpoint is in memory: the tap counts, deaf or not."""
+    from ztdpu.lab.userspace.datagrams import DatagramSink
+
+    taker = DatagramSink(port)
+    print(json.dumps({"listening": True}), flush=True)
+    while os.read(0, 4096):
+        pass
+    return {"received": taker.finish()}
 
 
 def main() -> None:

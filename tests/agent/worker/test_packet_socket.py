@@ -65,8 +65,9 @@ def test_the_descriptor_says_which_link_it_is():
         assert link.fileno() != worker.fileno(), "the caller closes its own"
         link.close()
     reading, writing = os.pipe()
-    assert isinstance(link := open_link(reading), Tun)
-    link.close()
+    other = open_link(reading)
+    assert isinstance(other, Tun)
+    other.close()
     os.close(reading)
     os.close(writing)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger, pytest.raises(StateError):

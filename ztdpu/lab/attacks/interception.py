@@ -1,7 +1,8 @@
-"""A man in the middle of the fabric: holds sealed packets back and puts packets on the bridge.
+"""A man in the middle of the fabric: holds sealed packets back and puts packets on the wire.
 
-Used by `flipped_packet` and `replayed_packet`, which run as root of the fabric. The sender's bridge port is closed
-while packets are held: they are read where they enter and do not go on. It opens again whatever happens.
+Used by `flipped_packet` and `replayed_packet`, which run as root of the fabric. What the sender sends while packets
+are held does not go on; the way opens again whatever happens. On a bridge the sender's port is closed and packets are
+read where they enter; where a process is the wire (`userspace.wire`) it is asked.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ztdpu.errors import MachineError
 from ztdpu.lab.capture import grow_buffer
+from ztdpu.lab.userspace.tap import Kind, Tap, is_tapped, open_own_tap
 
 PSP_PORT: Final = 1000
 _ETH_P_ALL: Final = 0x0003
@@ -35,14 +37,81 @@ _PAUSE_S: Final = 0.002
 Change = Callable[[Sequence[bytes]], Sequence[bytes]]
 
 
+class Middle(Protocol):
+    """A place in the middle. Frames end with the packet's last octet; what stands before it is the place's own."""
+
+    def hold(self, *, octets: int, count: int) -> list[bytes]:
+        """Return so many frames with PSP packets of `octets`, outer IP and all. MachineError after 5 s."""
+
+    def put(self, frames: Sequence[bytes]) -> int:
+        """Put frames on the wire; returns how many it took."""
+
+
+class BridgeMiddle:
+    """On a Linux bridge."""
+
+    def __init__(self, bridge: str, handle: socket.socket) -> None:
+        self._bridge = bridge
+        self._handle = handle
+
+    def hold(self, *, octets: int, count: int) -> list[bytes]:
+        """See `Middle`."""
+        return hold(self._handle, octets=octets, count=count)
+
+    def put(self, frames: Sequence[bytes]) -> int:
+        """See `Middle`."""
+        from scapy.layers.l2 import Ether
+
+        return put(self._bridge, [_finished(Ether(frame)) for frame in frames])
+
+
+class WireMiddle:
+    """Where a process is the wire."""
+
+    def __init__(self, tap: Tap) -> None:
+        self._tap = tap
+
+    def hold(self, *, octets: int, count: int) -> list[bytes]:
+        """See `Middle`; which packets, the wire was told before."""
+        del octets
+        frames = [self._receive() for _ in range(count)]
+        self._tap.read_answer()
+        return frames
+
+    def _receive(self) -> bytes:
+        kind, frame = self._tap.receive(timeout_s=_PATIENCE_S)
+        if kind != Kind.FRAME:
+            raise MachineError("the wire says something else than what it held")
+        return frame
+
+    def put(self, frames: Sequence[bytes]) -> int:
+        """See `Middle`."""
+        taken = 0
+        for frame in frames:
+            taken += int(self._tap.ask(Kind.PUT, frame)["taken"])
+            time.sleep(_PAUSE_S)
+        return taken
+
+
 @contextmanager
-def closed_port(port: str) -> Iterator[None]:
-    """Let nothing from this bridge port go on."""
-    _set_port(port, _CLOSED)
-    try:
-        yield
-    finally:
-        _set_port(port, _FORWARDING)
+def standing_on_bridge(bridge: str, port: str) -> Iterator[tuple[Middle, Callable[[], Any]]]:
+    """Close a bridge port; returns the middle, and how to open the port before the end of the block."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as handle:
+        grow_buffer(handle, _BUFFER_OCTETS)
+        handle.bind((port, _ETH_P_ALL))
+        _set_port(port, _CLOSED)
+        try:
+            yield BridgeMiddle(bridge, handle), lambda: _set_port(port, _FORWARDING)
+        finally:
+            _set_port(port, _FORWARDING)
+
+
+@contextmanager
+def standing_in_wire(port: str, *, octets: int, count: int) -> Iterator[tuple[Middle, Callable[[], Any]]]:
+    """The same where a process is the wire, which lets go when we do."""
+    with open_own_tap() as tap:
+        tap.ask(Kind.HOLD, {"port": port, "octets": octets, "count": count})
+        yield WireMiddle(tap), lambda: tap.ask(Kind.RELEASE)
 
 
 def _set_port(port: str, state: str) -> None:
@@ -109,13 +178,11 @@ def unchanged(frames: Sequence[bytes]) -> Sequence[bytes]:
 
 def flip(frames: Sequence[bytes]) -> list[bytes]:
     """Return the frames with one bit of each changed, another octet of the sealed part in each."""
-    from scapy.layers.l2 import Ether
-
     flipped = []
     for number, frame in enumerate(frames):
         octets = bytearray(frame)
         octets[-1 - 7 * number] ^= 1 << (number % 8)
-        flipped.append(_finished(Ether(bytes(octets))))
+        flipped.append(bytes(octets))
     return flipped
 
 
@@ -144,20 +211,23 @@ def run(description: str, first: Change, second: Change) -> None:
     given = parser.parse_args()
     split(bytes(64), 0)  # scapy takes its time: before anything is held
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    standing = (
+        standing_in_wire(given.port, octets=given.octets, count=given.attempts)
+        if is_tapped()
+        else standing_on_bridge(given.bridge, given.port)
+    )
     try:
-        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as handle:
-            grow_buffer(handle, _BUFFER_OCTETS)
-            handle.bind((given.port, _ETH_P_ALL))
-            with closed_port(given.port):
-                _say({"holding": True})
-                frames = hold(handle, octets=given.octets, count=given.attempts)
-                _say({"held": len(frames)})
-                os.read(0, 1)
+        with standing as (middle, let_go):
+            _say({"holding": True})
+            frames = middle.hold(octets=given.octets, count=given.attempts)
+            _say({"held": len(frames)})
+            os.read(0, 1)
+            let_go()
+            _say({"sent": middle.put(first(frames))})
+            os.read(0, 1)
+            _say({"sent": middle.put(second(frames))})
     except MachineError as error:
         sys.exit(error.message)
-    _say({"sent": put(given.bridge, first(frames))})
-    os.read(0, 1)
-    _say({"sent": put(given.bridge, second(frames))})
 
 
 def _say(document: dict[str, int]) -> None:

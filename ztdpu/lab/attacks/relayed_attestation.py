@@ -2,7 +2,8 @@
 
 Two ends, each as root of a device:
 
-    python -m ztdpu.lab.attacks.relayed_attestation lend --config agent.yaml --port 7999        on the genuine one
+    python -m ztdpu.lab.attacks.relayed_attestation lend --config agent.yaml --address 10.91.0.10 --port 7999
+                                                                                            on the genuine one
     python -m ztdpu.lab.attacks.relayed_attestation ask --config agent.yaml --lender 10.91.0.10:7999 --as dpu-0
         --attempts 3                                                                            on the attacker's
 
@@ -36,9 +37,9 @@ _LIMIT_OCTETS: Final = 128 * 1024
 _PATIENCE_S: Final = 5.0
 
 
-def lend(door: Path, port: int) -> None:
+def lend(door: Path, address: str, port: int) -> None:
     """Forward each connection from the network to a door, until standard input closes."""
-    with socket.create_server(("", port)) as listening:
+    with socket.create_server((address, port)) as listening:
         _serve(listening, lambda guest: _bridge_to_door(guest, door))
         print(json.dumps({"lending": True}), flush=True)
         sys.stdin.read()
@@ -117,9 +118,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Attest with somebody else's evidence.")
     commands = parser.add_subparsers(dest="command", required=True)
     lending = commands.add_parser("lend")
+    lending.add_argument("--address", default="", help="where to listen; without it everywhere")
     lending.add_argument("--port", type=int, required=True)
     asking = commands.add_parser("ask")
-    asking.add_argument("--lender", required=True, help="ADDRESS:PORT; empty address: this device itself")
+    asking.add_argument("--lender", required=True, help="ADDRESS:PORT")
     asking.add_argument("--as", dest="name", default="", help="name to claim; without it the own one")
     asking.add_argument("--attempts", type=int, default=3)
     asking.add_argument("--pause", type=float, default=0.1, help="seconds between two attempts")
@@ -130,7 +132,7 @@ def main() -> None:
     if given.command == "lend":
         root = spec.root_of_trust
         wanted = programs(state_dir=spec.state_dir, secrets_file=root.secrets_file, profile=root.profile)
-        lend(wanted.doors.spdm_socket, given.port)
+        lend(wanted.doors.spdm_socket, given.address, given.port)
         return
     make_state_dir(spec)
     address, _, port = given.lender.rpartition(":")

@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ztdpu.lab.userspace.tap import is_tapped, open_own_tap
+
 INTERFACE: Final = "ztdpu0"
 _LOWEST_PORT, _PORTS = 20_000, 40_000
 _ETHERTYPES: Final = {4: 0x0800, 6: 0x86DD}
@@ -51,7 +53,9 @@ Make = Callable[[Order], Sequence[Frame]]
 
 
 def send_frames(frames: Sequence[Frame], *, pause_s: float) -> int:
-    """Put frames on the virtual function; returns how many the interface took."""
+    """Put frames on the virtual function; returns how many it took."""
+    if is_tapped():
+        return _send_by_tap(frames, pause_s=pause_s)
     taken = 0
     plain = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
     with plain, socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as offloading:
@@ -62,6 +66,15 @@ def send_frames(frames: Sequence[Frame], *, pause_s: float) -> int:
             taken += handle.sendto(octets, (INTERFACE, _ETHERTYPES[frame.packet[0] >> 4])) == len(octets)
             time.sleep(pause_s)
     return taken
+
+
+def _send_by_tap(frames: Sequence[Frame], *, pause_s: float) -> int:
+    """The same where the virtual function is in memory."""
+    with open_own_tap() as tap:
+        for frame in frames:
+            tap.send_packet(frame.packet, frame.offload)
+            time.sleep(pause_s)
+        return tap.synchronize()
 
 
 def run(description: str, make_attack: Make, make_twin: Make, *, forges_source: bool = False) -> None:

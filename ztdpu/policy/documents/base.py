@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 from typing import Annotated, Any, ClassVar, Literal
@@ -43,6 +44,10 @@ def _check_digest(value: str) -> str:
     return value
 
 
+_LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
+_THIS_HOST = ipaddress.ip_network("127.0.0.0/16")
+
+
 def _check_version(value: str) -> str:
     parse_version(value)
     return value
@@ -68,6 +73,16 @@ def _read_address(value: Any) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return address
 
 
+def _read_underlay_address(value: Any) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """As any address, or one in 127.0.0.0/8 beyond those that mean "this host" everywhere: labs without privilege."""
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            address = ipaddress.ip_address(value)
+            if address in _LOOPBACK and address not in _THIS_HOST:
+                return address
+    return _read_address(value)
+
+
 def _read_network(value: Any) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
     if not isinstance(value, str):
         raise ValueError("a block such as 10.1.0.0/16 is wanted, as text")  # noqa: TRY004
@@ -81,6 +96,7 @@ VersionText = Annotated[str, AfterValidator(_check_version)]
 Labels = Annotated[dict[str, str], AfterValidator(_check_labels)]
 PortName = Annotated[str, AfterValidator(_check_port_name), Field(pattern=f"^{PORT_NAME.pattern}$")]
 Address = Annotated[Any, BeforeValidator(_read_address), WithJsonSchema({"type": "string"})]
+UnderlayAddress = Annotated[Any, BeforeValidator(_read_underlay_address), WithJsonSchema({"type": "string"})]
 AddressBlock = Annotated[Any, BeforeValidator(_read_network), WithJsonSchema({"type": "string"})]
 Port = Annotated[int, Field(ge=1, le=65535)]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from ztdpu.policy.documents.base import Address, Document, Name, Part, Sha256Hex
+from ztdpu.policy.documents.base import Document, Name, Part, Sha256Hex, UnderlayAddress
 
 
 class Underlay(Part):
     """Where a device stands on the network between devices."""
 
-    address: Address
+    address: UnderlayAddress
 
 
 class DeviceSpec(Part):
