@@ -1,9 +1,10 @@
-"""`ztdpu policy lint` and `explain`: exit statuses that scripts can trust, and faults with their remedies."""
+"""`ztdpu policy` on files: exit statuses that scripts can trust, faults with their remedies, json that can be read."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -84,3 +85,75 @@ def test_each_remedy_stands_below_its_fault_once(policies: Path) -> None:
     answer = run("lint", str(policies), "-o", "json")
     assert answer.returncode == 1
     assert [fault["line"] for fault in json.loads(answer.stdout)["faults"]] == [1, 1, 2]
+
+
+def test_a_test_that_fails_is_4_and_says_where(policies: Path) -> None:
+    good = run("test", str(policies), "-o", "json")
+    assert good.returncode == 0, good
+    assert json.loads(good.stdout)["counts"] == {"passed": 8, "failed": 0}
+    rules = policies / "network" / "red.yaml"
+    rules.write_text(rules.read_text().replace("port: 1024, endPort: 65535", "port: 22, endPort: 65535"))
+    bad = run("test", str(policies), "--only-failed", "-o", "json")
+    assert bad.returncode == 4
+    (line,) = json.loads(bad.stdout)["results"]
+    assert line["line"] == "everybody -> everybody 22/tcp drop"
+    assert "red-0 -> red-1: passes on 22/tcp" in line["detail"]
+    assert line["where"].startswith(f"{policies}/tests/isolation.yaml:")
+    assert "FAIL  everybody -> everybody 22/tcp drop" in run("test", str(policies)).stdout
+    rules.write_text("kind: [")
+    assert run("test", str(policies)).returncode == 2
+
+
+def test_a_difference_is_4_and_the_largest_comes_first(policies: Path, tmp_path: Path) -> None:
+    before = tmp_path / "before"
+    shutil.copytree(policies, before)
+    same = run("diff", str(before), str(policies))
+    assert (same.returncode, same.stdout) == (0, "no flow is gained or lost\n")
+    rules = policies / "network" / "blue.yaml"
+    rules.write_text(
+        rules.read_text().replace("port: 1024, endPort", "port: 1000, endPort").replace("port: nfs", "port: 22")
+    )
+    answer = run("diff", str(before), str(policies), "-o", "json")
+    assert answer.returncode == 4
+    changes = json.loads(answer.stdout)["changes"]
+    assert {(one["change"], one["ports"]) for one in changes} == {
+        ("gained", "1000-1023/tcp"), ("gained", "1000-1023/udp"), ("lost", "2049/tcp"),
+    }  # fmt: skip
+    assert [one["change"] for one in changes][-2:] == ["lost", "lost"]
+    assert run("diff", str(before), "no-such-thing", "--policy", str(policies)).returncode == 2
+
+
+def test_a_difference_of_commits(policies: Path) -> None:
+    def git(*words: str) -> None:
+        author = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", *author, "-C", str(policies), *words], check=True, capture_output=True)
+
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "one")
+    rules = policies / "network" / "green.yaml"
+    rules.write_text(rules.read_text().replace("peering: blue-green", "endpointSelector: {}"))
+    git("commit", "-q", "-a", "-m", "two")
+    answer = run("diff", "HEAD~1", "HEAD", "--policy", str(policies), "-o", "json")
+    assert answer.returncode == 4, answer
+    assert {(one["change"], one["to"]) for one in json.loads(answer.stdout)["changes"]} == {("lost", "green-0")}
+    told = run("explain", "--policy", str(policies), *FLOW, "5000/tcp", "-o", "json")
+    commits = {step["commit"] for step in json.loads(told.stdout)["steps"] if step["where"]}
+    assert all(re.fullmatch("[0-9a-f]{7,}", commit) for commit in commits), commits
+
+
+def test_a_proof_names_what_passes(policies: Path) -> None:
+    proof = run("prove", str(policies), "-o", "json")
+    assert proof.returncode == 0
+    answer = json.loads(proof.stdout)
+    assert (answer["pairs"], [one["peering"] for one in answer["witnesses"]]) == (3, ["blue-green"])
+    assert run("prove", str(policies), "--without-peerings").returncode == 4
+
+
+def test_schemas_are_verified(tmp_path: Path) -> None:
+    assert run("schema", str(tmp_path)).returncode == 0
+    assert run("schema", str(tmp_path), "--verify").returncode == 0
+    (tmp_path / "Tenant.json").write_text("{}")
+    answer = run("schema", str(tmp_path), "--verify")
+    assert answer.returncode == 1
+    assert "Tenant.json" in answer.stderr
