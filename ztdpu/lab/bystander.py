@@ -16,7 +16,7 @@ from typing import Any, Final
 from ztdpu.errors import MachineError
 from ztdpu.lab.crew import Crew, Hand
 
-STEPS: Final = 4_000
+STEPS: Final = 2_500
 """More than are done while a device is revoked; what is left then is finished, so that the result can be judged."""
 _PORT: Final = 29600
 _PROGRESS_S: Final = 0.05
