@@ -1,0 +1,95 @@
+"""api.sock in a real lab: the PyPI spiffe client in an endpoint, a job of two ranks, withdrawal at once."""
+
+import json
+import os
+import time
+
+import pytest
+
+from ztdpu.agent.sidecar.server import API_SOCKET
+from ztdpu.lab.cluster import SIDECAR_TARGET
+from ztdpu.lab.crew import Crew
+from ztdpu.lab.enter import SIDECAR_SOCKET
+
+pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
+
+CLIENT = """
+import json
+from spiffe import WorkloadApiClient
+client = WorkloadApiClient()
+svids = [str(one.spiffe_id) for one in client.fetch_x509_svids()]
+jwt = client.fetch_jwt_svid(audience={"db"}, subject=client.fetch_x509_svid().spiffe_id)
+print(json.dumps({"svids": svids, "jwt": str(jwt.spiffe_id), "valid": str(client.validate_jwt_svid(jwt.token, "db").spiffe_id)}))
+"""
+JOIN = """
+import sys
+from ztdpu.rpc.sidecar_client import SidecarClient
+with SidecarClient() as client:
+    print(client.join(sys.argv[1], int(sys.argv[2])))
+"""
+WATCH = """
+import json, time, grpc
+from ztdpu.rpc.sidecar_client import HEADER, SidecarClient
+from ztdpu.workloadapi import workload_pb2, workload_pb2_grpc
+with SidecarClient() as client:
+    stream = workload_pb2_grpc.SpiffeWorkloadAPIStub(client._channel).FetchX509SVID(workload_pb2.X509SVIDRequest(), metadata=HEADER)
+    try:
+        for message in stream:
+            print(json.dumps({"ids": [one.spiffe_id for one in message.svids], "at": time.time()}), flush=True)
+    except grpc.RpcError as error:
+        print(json.dumps({"code": error.code().name, "at": time.time()}), flush=True)
+"""
+
+
+def test_the_place_of_the_socket_is_the_same_everywhere():
+    assert f"unix://{SIDECAR_TARGET / API_SOCKET}" == SIDECAR_SOCKET
+
+
+def test_an_independent_client_in_an_endpoint_sees_endpoint_and_rank(lab):
+    own = "spiffe://ztdpu.lab/tenant/blue/endpoint/blue-0"
+    said = json.loads(lab.exec("blue-0", "python", "-c", CLIENT).stdout)
+    assert said == {"svids": [own], "jwt": own, "valid": own}
+    token = json.loads(
+        lab.ztdpu("job", "token", "--tenant", "blue", "--job", "e2e", "--world-size", "2", "-o", "json").stdout
+    )["token"]
+    ranks = [lab.exec(f"blue-{n}", "python", "-c", JOIN, token, str(n)).stdout.strip() for n in range(2)]
+    assert ranks == [f"spiffe://ztdpu.lab/tenant/blue/job/e2e/rank/{n}" for n in range(2)]
+    stolen = lab.exec("red-0", "python", "-c", JOIN, token, "0", check=False)
+    assert stolen.returncode != 0
+    assert "permission-denied" in stolen.stderr
+    assert json.loads(lab.exec("blue-0", "python", "-c", CLIENT).stdout)["svids"] == [ranks[0], own]
+    assert json.loads(lab.ztdpu("job", "list", "-o", "json").stdout)[0]["state"] == "complete"
+
+
+def test_a_tenant_cannot_touch_the_socket_of_its_own_sidecar(lab):
+    program = (
+        "import os\n"
+        "for act in (lambda: os.unlink('api.sock'), lambda: os.symlink('/etc/passwd', 'x'), "
+        "lambda: os.rename('api.sock', 'y'), lambda: os.chmod('api.sock', 0)):\n"
+        "    try: act(); print('done')\n"
+        "    except OSError as error: print(error.errno)"
+    )
+    said = lab.exec("red-0", "sh", "-c", f'cd {SIDECAR_TARGET}; python -c "{program}"').stdout.split()
+    assert len(said) == 4
+    assert "done" not in said
+
+
+def test_the_end_of_a_job_and_a_quarantine_reach_open_streams_within_a_second(lab):
+    with Crew(lab.state) as crew:
+        watching = crew.start("blue-0", "python", "-c", WATCH)
+        ids = watching.read_line()["ids"]
+        assert ids[0].endswith("/job/e2e/rank/0")
+        asked = time.time()
+        lab.ztdpu("job", "end", "e2e", "--tenant", "blue")
+        told = watching.read_line()
+        assert (told["ids"], told["at"] - asked < 2.0) == (ids[1:], True)
+        elsewhere = crew.start("blue-1", "python", "-c", WATCH)
+        assert elsewhere.read_line()["ids"]
+        lab.ztdpu("device", "quarantine", "dpu-0", "--reason", "test", "--yes")
+        committed = time.time()
+        ended = watching.read_line()
+        assert ended["code"] == "PERMISSION_DENIED"
+        assert ended["at"] - committed < 1.0
+        assert not elsewhere.has_ended
+        code = lab.exec("blue-1", "python", "-c", CLIENT).stdout
+        assert json.loads(code)["svids"] == ["spiffe://ztdpu.lab/tenant/blue/endpoint/blue-1"]
