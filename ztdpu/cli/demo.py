@@ -156,7 +156,7 @@ def _attack_rows(attacks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _sentences(result: dict[str, Any]) -> list[str]:
-    lines = []
+    lines = [f"\nTraining: {result['no_training']}."] if result.get("no_training") else []
     if wire := result["wire"]:
         lines += [
             f"\nOn the wire: {wire['psp_packets']} PSP packets, {wire['clear_packets']} in clear.",
@@ -167,9 +167,11 @@ def _sentences(result: dict[str, Any]) -> list[str]:
         late, last_ms = revocation["packets_after_ack"], revocation["ack_to_last_packet_ms"]
         last = f"last packet {last_ms:.1f} ms later" if late else "not one packet later"
         steps = revocation.get("red_steps_during_revocation", 0)
+        packets = revocation.get("red_packets_during_revocation", 0)
+        meanwhile = ", while red trains on" if steps else ", while red's packets go on" if packets else ""
         until = f", up to {last_ms:.1f} ms after it" if late else ""
         lines += [
-            f"\n{revocation['device']} revoked: {last}{', while red trains on' if steps else ''}.",
+            f"\n{revocation['device']} revoked: {last}{meanwhile}.",
             f"  {revocation['pps_before']} packets a second flowed each way before. Late packets, accepted after",
             f"  control's acknowledgement: {late}{until}. The bound is {BOUND_S:.0f} s.",
         ]

@@ -13,7 +13,8 @@ _GAP: Final = "   "
 _WIDE_COLUMNS: Final = 112
 _ICV_OCTETS: Final = 16
 _CLEAR_PARTS: Final = ((20, "IP", "cyan"), (8, "UDP", "blue"))
-_SEALED_PARTS: Final = ((20, "outer IP", "cyan"), (8, "UDP 1000", "blue"), (16, "PSP: SPI, IV", "yellow"))
+_OUTER_PART: Final = (20, "outer IP", "cyan")
+_PSP_PART: Final = (16, "PSP: SPI, IV", "yellow")
 
 Part = tuple[int, str, str]
 """Octets, what they are, colour."""
@@ -33,9 +34,10 @@ def lines_of(clear: bytes, sealed: bytes, *, octets_a_row: int) -> list[Text]:
     """Return title, rows and legend. Both are IPv4 outside, as the demo's packets are."""
     from rich.text import Text
 
+    outer = (_OUTER_PART, (8, f"UDP {int.from_bytes(sealed[22:24], 'big')}", "blue"), _PSP_PART)
     parts = [
         (*_CLEAR_PARTS, (len(clear) - 28, "what blue-0 wrote", "bold red")),
-        (*_SEALED_PARTS, (len(sealed) - 44 - _ICV_OCTETS, "sealed", "green"), (_ICV_OCTETS, "tag", "magenta")),
+        (*outer, (len(sealed) - 44 - _ICV_OCTETS, "sealed", "green"), (_ICV_OCTETS, "tag", "magenta")),
     ]
     left, right = (_dump(octets, one, octets_a_row) for octets, one in zip((clear, sealed), parts, strict=True))
     width = max(len(row) for row in left)

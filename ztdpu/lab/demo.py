@@ -12,6 +12,7 @@ nothing of the lab stays, unless `keep` was asked for and it ended by itself.
 from __future__ import annotations
 
 import atexit
+import os
 import secrets
 import signal
 import subprocess
@@ -27,7 +28,7 @@ from ztdpu.errors import MachineError, StateError, ZtdpuError
 from ztdpu.lab.bystander import STEPS, Bystander
 from ztdpu.lab.campaign import NEED_A_SPARE, Apart, Campaign, choose_cast
 from ztdpu.lab.crew import Crew, Hand
-from ztdpu.lab.fabric import Fabric, FabricChoice
+from ztdpu.lab.fabric import Fabric, FabricChoice, full_line
 from ztdpu.lab.interruption import Interruption
 from ztdpu.lab.layout import UNDERLAY_OVERHEAD_OCTETS, LabPlan, family
 from ztdpu.lab.record import read_record, require_record
@@ -43,7 +44,7 @@ DEVICES: Final = 3
 """One more than the example has, so that a training over two devices goes on when one is revoked."""
 BYSTANDERS: Final = ("red-0", "red-2")
 TENANTS: Final = ("blue", "red")
-NO_TRAINING: Final = "not on this fabric: endpoints in memory have no network stack for it"
+NO_TRAINING: Final = "not on this fabric, endpoints in memory have no network stack"
 STREAM_RATE_PPS: Final = 2_000
 _TCP_ATTEMPTS: Final = 20
 _IDENTITY_ATTEMPTS: Final = 3
@@ -120,6 +121,7 @@ class Demo:
         self._keep = keep
         self._canary = secrets.token_bytes(32)
         self._is_clean = False
+        self._warden: subprocess.Popen[bytes] | None = None
 
     def run(self) -> dict[str, Any]:
         """Run everything; a step that breaks is a fault in the result, not an exception.
@@ -129,6 +131,7 @@ class Demo:
         """
         start = time.monotonic()
         self.refuse_running_lab()
+        self._start_warden()
         atexit.register(self._clean)  # before the lab is built: also what escapes between two lines is cleaned up
         try:
             with self._step("lab up"):
@@ -150,10 +153,22 @@ class Demo:
         except ZtdpuError as error:
             self.score.note_fault(str(error))
 
+    def _start_warden(self) -> None:
+        """Without namespaces nothing would end with us if we were killed."""
+        if self.score.fabric is Fabric.USERSPACE:
+            command = [sys.executable, "-m", "ztdpu.lab.warden", str(os.getpid()), str(self.state)]
+            self._warden = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+
     def _clean(self) -> None:
         """Take the lab down, once; signals wait."""
         self._interruption.shield()
         atexit.unregister(self._clean)
+        self._take_down()
+        if self._warden is not None:
+            self._warden.kill()
+            self._warden.wait()
+
+    def _take_down(self) -> None:
         if (self._keep and not self._interruption.number) or self._is_clean:
             return
         self._is_clean = True
@@ -183,7 +198,7 @@ class Demo:
         with self._step("blue and red train") as say:
             ranks = {tenant: self._start_training(crew, tenant) for tenant in self._training_tenants}
             if not ranks:
-                say(self.score.note_no_training(NO_TRAINING))
+                say(self.score.note_no_training(f"{NO_TRAINING}. With training: {full_line('make demo')}"))
             with self._step("canary through the fabric"):
                 self._send_canaries(crew)
                 self._keep_postcard(crew, plan.endpoint("blue-1").addresses[0], sent, wire)

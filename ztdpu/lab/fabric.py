@@ -95,17 +95,17 @@ def choose_fabric(wanted: Fabric | None = None, *, command: str = "make demo") -
         found[fabric] = obstacle
     if wanted is not None:
         obstacle = found[wanted]
-        remedy = obstacle.remedy or _full_line(command)
+        remedy = obstacle.remedy or full_line(command)
         raise MachineError(f"the {wanted} fabric does not work here: {obstacle.why}", remedy=remedy)
     telling = found[Fabric.NETNS if os.geteuid() == 0 else Fabric.USERNS]
-    return _choice(Fabric.USERSPACE, why=telling.why, more=f"Full {_noun(command)}: {_full_line(command)}")
+    return _choice(Fabric.USERSPACE, why=telling.why, more=f"Full {_noun(command)}: {full_line(command)}")
 
 
 def _describe(fabric: Fabric, command: str, *, asked: bool) -> FabricChoice:
     if fabric is Fabric.NETNS:
         return _choice(fabric, why="as asked for" if asked else "root, with all that it needs")
     why = "as asked for" if asked else "not root; one uid for all devices and endpoints"
-    return _choice(fabric, why=why, more=f"With a uid range for each: {_full_line(command)}")
+    return _choice(fabric, why=why, more=f"With a uid range for each: {full_line(command)}")
 
 
 def _choice(fabric: Fabric, *, why: str, more: str = "") -> FabricChoice:
@@ -116,7 +116,8 @@ def _noun(command: str) -> str:
     return command.split()[1]
 
 
-def _full_line(command: str) -> str:
+def full_line(command: str) -> str:
+    """Return what to type for the full thing: `sudo`, or a container with more rights where we are in one."""
     return _container_line(command) if in_container() else f"sudo {command}"
 
 

@@ -43,8 +43,7 @@ def restart_part(state: Path, name: str, progress: Progress = silent) -> None:
         if name == "control":
             _restart_control(record, progress)
         elif name == "factory":
-            _end(record, name, progress)
-            start_factory(record)
+            _restart_factory(record, progress)
         elif name == WIRE and record.fabric is Fabric.USERSPACE:
             _end(record, name, progress)
             start_wire(record)
@@ -64,6 +63,18 @@ def _restart_control(record: LabRecord, progress: Progress) -> None:
 
     with readiness.connected(record, progress):
         return
+
+
+def _restart_factory(record: LabRecord, progress: Progress) -> None:
+    _end(record, "factory", progress)
+    start_factory(record)
+    if record.fabric is Fabric.USERSPACE and processes.is_alive(record.processes["control"]):
+        from ztdpu.lab import readiness
+
+        # The endpoints ended with the old one: wait until the agents have asked for them again.
+        wanted = [one.name for one in record.plan.devices if one.name not in record.strangers]
+        with readiness.connected(record, progress) as control:
+            readiness.wait_ready(record, control, wanted, progress)
 
 
 def _end(record: LabRecord, service: str, progress: Progress) -> None:
