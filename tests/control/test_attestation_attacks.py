@@ -31,6 +31,9 @@ from ztdpu.trust.firmware import Firmware, default_firmware
 from ztdpu.trust.manufacture import create_manufacturer
 from ztdpu.v1 import attestation_pb2, attestation_pb2_grpc
 
+UP_TO_DATE = 1 << 50
+"""An applied generation beyond all revocations: whether those were applied is tested elsewhere."""
+
 
 @pytest.fixture(autouse=True)
 def _every_refusal_has_its_leaf(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +167,6 @@ async def test_replayed_evidence_is_never_accepted(plant, rounds, open_line) -> 
     with ControlClient.connect(str(process.spec.admin_socket)) as client:
         audited = await leaves(Asynchronous(client), "dpu-0")
     assert audited.total() == 3 * rounds
-    agent.binding = b""
     assert await line.attempt()  # the twin: fresh answers, same channel
     assert line.outcomes["granted"] == 1
     await process.stop()
@@ -200,7 +202,7 @@ class Asynchronous:
 async def enrol(plant: Any, process: ControlProcess, name: str = "dpu-0", **changes: Any) -> Agent:
     with ControlClient.connect(str(process.spec.admin_socket)) as client:
         token = (await asyncio.to_thread(client.create_join_token, name)).token
-    agent = Agent(name, process, plant.secrets[name], token=token, **changes)
+    agent = Agent(name, process, plant.secrets[name], token=token, applied_generation=UP_TO_DATE, **changes)
     assert (await agent.attest()).state == "affirming"
     return agent
 
@@ -210,7 +212,7 @@ async def enrol(plant: Any, process: ControlProcess, name: str = "dpu-0", **chan
 
 async def test_relayed_evidence_is_never_accepted(make_agent, open_line, admin, process) -> None:
     """X is genuine and enrolled; Y holds another genuine device and everything that X sends, except X's door two."""
-    x, y = await make_agent("dpu-0"), await make_agent("dpu-1")
+    x, y = [await make_agent(name, applied_generation=UP_TO_DATE) for name in ("dpu-0", "dpu-1")]
     for agent in (x, y):
         assert (await agent.attest()).state == "affirming"
         agent.token = ""
@@ -255,7 +257,7 @@ async def test_relayed_evidence_is_never_accepted(make_agent, open_line, admin, 
 @pytest.mark.parametrize("component", ["version", "nic-rollback-counters", "arm-rollback-counters"])
 async def test_one_version_below_the_highest_ever_seen(component, make_agent, admin) -> None:
     shipped = default_firmware(PROFILE)
-    agent = await make_agent(firmware=_with(shipped, component, up=True))
+    agent = await make_agent(firmware=_with(shipped, component, up=True), applied_generation=UP_TO_DATE)
     assert (await agent.attest()).HasField("lease")
     agent.token, agent.firmware = "", shipped
     agent.reboot()
@@ -274,7 +276,7 @@ async def test_one_version_below_the_highest_ever_seen(component, make_agent, ad
 
 @pytest.mark.parametrize("component", ["version", "nic-rollback-counters", "arm-rollback-counters"])
 async def test_one_version_below_the_minimum_of_policy(component, make_agent, admin, plant) -> None:
-    agent = await make_agent()
+    agent = await make_agent(applied_generation=UP_TO_DATE)
     assert (await agent.attest()).HasField("lease")
     file = plant.policy_dir / "attestation" / "bluefield-3.yaml"
     text = file.read_text()
@@ -299,7 +301,7 @@ async def test_one_version_below_the_minimum_of_policy(component, make_agent, ad
 
 
 async def test_reset_counter_below_the_last_seen(make_agent, admin) -> None:
-    agent = await make_agent(boot_counter=5)
+    agent = await make_agent(boot_counter=5, applied_generation=UP_TO_DATE)
     assert (await agent.attest()).HasField("lease")
     agent.token = ""
     agent.boot_counter = 3  # reboot adds one: a lower counter than control has seen
@@ -344,7 +346,15 @@ async def test_fifty_devices_race_for_one_name_and_one_wins(plant, open_line) ->
         rivals = []
         for number in range(50):
             made = maker.make_device(serial=f"{number}", uds=secrets.token_bytes(32), now=now)
-            rivals.append(Agent("dpu-1", process, made, token=(await admin.create_join_token("dpu-1")).token))
+            rivals.append(
+                Agent(
+                    "dpu-1",
+                    process,
+                    made,
+                    applied_generation=UP_TO_DATE,
+                    token=(await admin.create_join_token("dpu-1")).token,
+                )
+            )
         lines = [open_line(rival) for rival in rivals]
         # 32 at once is what one address may have open
         gate = asyncio.Semaphore(25)
@@ -485,7 +495,7 @@ async def test_everything_expired_at_once_comes_back_by_itself(plant, frozen) ->
 
 
 async def test_measured_good_then_changed(make_agent, open_stream, admin) -> None:
-    agent, peer = await make_agent("dpu-0"), await make_agent("dpu-1")
+    agent, peer = [await make_agent(name, applied_generation=UP_TO_DATE) for name in ("dpu-0", "dpu-1")]
     for one in (agent, peer):
         await one.attest()
         one.token = ""
@@ -505,7 +515,7 @@ async def test_measured_good_then_changed(make_agent, open_stream, admin) -> Non
 
 
 async def test_quarantine_gives_an_identity_to_good_evidence_only(make_agent, admin) -> None:
-    agent = await make_agent()
+    agent = await make_agent(applied_generation=UP_TO_DATE)
     await agent.attest()
     agent.token = ""
     await admin.quarantine_device("dpu-0", reason="odd counters")
@@ -529,7 +539,7 @@ async def test_exported_evidence_verifies_offline_with_the_same_findings(make_ag
     from ztdpu.errors import RefusedError
     from ztdpu.policy.verify_evidence import verify_evidence
 
-    agent = await make_agent()
+    agent = await make_agent(applied_generation=UP_TO_DATE)
     for firmware in (None, {"nic-firmware": "changed"}):
         if firmware:
             shipped = default_firmware(PROFILE)
