@@ -191,6 +191,21 @@ def test_other_algorithms_are_refused(bench, change):
     assert "other algorithms" in refuse_at(bench, ALGORITHMS, dataclasses.replace(answer, **change).encode())
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"other_parameters": 3}, {"other_parameters": 4}, {"tables": (algorithms.AlgorithmTable(2, 0),)}],
+)
+def test_what_was_not_offered_is_refused(bench, change):
+    answer = algorithms.Algorithms.decode(bench.answers[ALGORITHMS], version=0x12)
+    assert "not offered" in refuse_at(bench, ALGORITHMS, dataclasses.replace(answer, **change).encode())
+
+
+def test_a_reserved_kind_of_measurements_is_refused(bench):
+    answer = messages.Capabilities.decode(bench.answers[CAPABILITIES], version=0x12)
+    odd = dataclasses.replace(answer, flags=answer.flags | messages.Capability.MEAS_NO_SIG)
+    assert "signed measurements" in refuse_at(bench, CAPABILITIES, odd.encode())
+
+
 def test_an_empty_slot_is_refused(bench):
     digest = auth.Digests.decode(bench.answers[DIGESTS], suite=SUITE).slots[0]
     assert "slot" in refuse_at(bench, DIGESTS, auth.Digests(version=0x12, slots={1: digest}).encode())

@@ -153,3 +153,7 @@ def test_our_requester_refuses_them_under_another_profile(pairs):
     session.next_request()
     with pytest.raises(SpdmError, match="other algorithms"):
         session.receive(pairs[2][1])
+
+
+def test_every_recorded_session_is_played_here():
+    assert [path.name for path in PATH.parent.glob("*.json")] == [PATH.name]

@@ -179,7 +179,7 @@ class MeasurementSession:
                     version=version,
                     asymmetric=self._suite.asymmetric,
                     hash=self._suite.hash_bit,
-                    other_parameters=messages.OPAQUE_FORMAT_1 if self._suite.signs_negotiation else 0,
+                    other_parameters=self._other_parameters,
                 ).encode()
             case Step.DIGESTS:
                 return auth.GetDigests(version=version).encode()
@@ -190,6 +190,10 @@ class MeasurementSession:
                 return auth.Challenge(version=version, slot=self._slot, summary=self._summary, nonce=nonce).encode()
             case _:
                 return self._collection.make_request()
+
+    @property
+    def _other_parameters(self) -> int:
+        return messages.OPAQUE_FORMAT_1 if self._suite.signs_negotiation else 0
 
     @property
     def _summary(self) -> int:
@@ -225,7 +229,8 @@ class MeasurementSession:
             return Step.CAPABILITIES
         if step is Step.CAPABILITIES:
             needed = _NEEDED | (Capability.CHAL if self._challenge_nonce else 0)
-            if messages.Capabilities.decode(response, version=suite.version).flags & needed != needed:
+            flags = messages.Capabilities.decode(response, version=suite.version).flags
+            if flags & needed != needed or flags & Capability.MEAS_NO_SIG:  # both bits of MEAS_CAP are reserved
                 raise SpdmError("the device lacks certificates or signed measurements")
             return Step.ALGORITHMS
         answer = algorithms.Algorithms.decode(response, version=suite.version)
@@ -236,6 +241,8 @@ class MeasurementSession:
             messages.DMTF_MEASUREMENTS,
         ):
             raise SpdmError(f"the device selects other algorithms than profile {self._profile.name} has")
+        if answer.tables or answer.other_parameters & ~self._other_parameters:
+            raise SpdmError("the device selects algorithms or parameters that were not offered")
         return Step.DIGESTS
 
     def _take_portion(self, response: bytes) -> Step:
