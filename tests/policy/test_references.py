@@ -12,7 +12,7 @@ from ztdpu.policy.load import load_directory
 from ztdpu.policy.references import appraisal_policy_for, reference_values_for
 from ztdpu.trust.firmware import compute_fwid, default_firmware, measure
 from ztdpu.trust.profile import load_profile
-from ztdpu.trust.reference import AppraisalPolicy, DebugState
+from ztdpu.trust.reference import AppraisalPolicy, DebugState, OperationalMode
 
 EXAMPLE = Path(__file__).parents[2] / "policies"
 
@@ -49,7 +49,9 @@ def appraisal_document(name: str, **fields: str) -> str:
 
 
 def test_the_strictest_tenant_of_a_device_decides(repository: Path) -> None:
-    lenient = appraisal_document("lenient", allowDebug="true", allowedTiers="[affirming, warning]")
+    lenient = appraisal_document(
+        "lenient", allowDebug="true", allowedTiers="[affirming, warning]", allowedModes="[normal, recovery]"
+    )
     strict = appraisal_document("strict", maximumEvidenceAgeS="30")
     (repository / "appraisal.yaml").write_text(f"{lenient}---\n{strict}")
     file = repository / "cluster.yaml"
@@ -65,8 +67,10 @@ def test_the_strictest_tenant_of_a_device_decides(repository: Path) -> None:
     both_lenient = policy_with(*("spec: {appraisalPolicy: lenient}\n",) * 2)
     assert both_lenient.lease_tiers == {Tier.AFFIRMING, Tier.WARNING}
     assert DebugState.ENABLED in both_lenient.allowed_debug_states
+    assert both_lenient.allowed_modes == {OperationalMode.NORMAL, OperationalMode.RECOVERY}
     mixed = policy_with("spec: {appraisalPolicy: lenient}\n", "spec: {appraisalPolicy: strict}\n")
     assert mixed.lease_tiers == {Tier.AFFIRMING}
+    assert mixed.allowed_modes == {OperationalMode.NORMAL}
     assert DebugState.ENABLED not in mixed.allowed_debug_states
     assert mixed.maximum_evidence_age_s == 30
     one_silent = policy_with("spec: {appraisalPolicy: lenient}\n", "")

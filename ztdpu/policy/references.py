@@ -13,7 +13,7 @@ from ztdpu.policy import documents
 from ztdpu.policy.cluster import Cluster
 from ztdpu.policy.yaml import Path
 from ztdpu.trust import reference
-from ztdpu.trust.reference import AllowedDigests, AppraisalPolicy, DebugState, ReferenceValues
+from ztdpu.trust.reference import AllowedDigests, AppraisalPolicy, DebugState, OperationalMode, ReferenceValues
 
 
 def reference_values_for(cluster: Cluster, profile: str) -> ReferenceValues:
@@ -68,11 +68,13 @@ def appraisal_policy_for(cluster: Cluster, tenants: Sequence[str]) -> AppraisalP
     if all(spec.allow_debug for spec in specs):
         debug |= {DebugState.DISABLED, DebugState.ENABLED}
     tiers = set.intersection(*({Tier[word.upper()] for word in spec.allowed_tiers} for spec in specs))
+    modes = set.intersection(*({OperationalMode(word) for word in spec.allowed_modes} for spec in specs))
     source = cluster.locate("AppraisalPolicy", names[0]) if names else _nowhere(cluster, tenants)
     return AppraisalPolicy(
         name="+".join(names) or "default",
         maximum_evidence_age_s=min(spec.maximum_evidence_age_s for spec in specs),
         allowed_debug_states=frozenset(debug),
+        allowed_modes=frozenset(modes),
         lease_tiers=frozenset(tiers),
         source=source,
     )

@@ -52,7 +52,9 @@ class AttestationServicer(attestation_pb2_grpc.AttestationServiceServicer):
         peer = str(context.peer())
         address = address_of(peer)
         if self._open[address] >= SESSIONS_PER_ADDRESS_LIMIT or self._open.total() >= SESSIONS_LIMIT:
-            raise UnreachableError("too many attestations at once")
+            crowded = UnreachableError("too many attestations at once")
+            self._refuse("", peer, code=crowded.code, message=crowded.message)
+            raise crowded
         session = AttestationSession(self._fleet, self._concluder)
         self._open[address] += 1
         started = time.monotonic()
@@ -71,10 +73,10 @@ class AttestationServicer(attestation_pb2_grpc.AttestationServiceServicer):
                         return
                 raise EvidenceError("too many messages in one attestation")
         except ZtdpuError as error:
-            self._refuse(session, peer, code=error.code, message=error.message)
+            self._refuse(session.device, peer, code=error.code, message=error.message)
             raise
         except TimeoutError:
-            self._refuse(session, peer, code=DEADLINE, message=f"not finished within {STREAM_LIMIT_S:g} s")
+            self._refuse(session.device, peer, code=DEADLINE, message=f"not finished within {STREAM_LIMIT_S:g} s")
             raise
         finally:
             self._open[address] -= 1
@@ -88,14 +90,14 @@ class AttestationServicer(attestation_pb2_grpc.AttestationServiceServicer):
         if device not in desired.cluster.devices or not is_enrolled(desired, self._fleet.record(device)):
             raise UnreachableError("too many refusals from this address", remedy="wait a moment")
 
-    def _refuse(self, session: AttestationSession, peer: str, *, code: str, message: str) -> None:
+    def _refuse(self, device: str, peer: str, *, code: str, message: str) -> None:
         self._meters.attestations.labels(result=code).inc()
         self._refusals.audit(
             AuditEvent(
                 actor="unidentified",
                 role="anyone",
                 action="attest",
-                subject=session.device,
+                subject=device,
                 outcome=AuditOutcome.REFUSED,
                 reason=code,
                 detail={"message": message[:300], "peer": peer[:100]},

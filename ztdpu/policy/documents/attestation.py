@@ -56,6 +56,8 @@ class AppraisalPolicySpec(Part):
     """What is asked of evidence beyond the reference values."""
 
     allow_debug: bool = False
+    allowed_modes: Annotated[list[Literal["normal", "recovery"]], Field(min_length=1)] = Field(default=["normal"])
+    """Operational modes that a device may be in; what else it says is contraindicated."""
     allowed_tiers: Annotated[list[Literal["affirming", "warning"]], Field(min_length=1)] = Field(default=["affirming"])
     maximum_evidence_age_s: Annotated[int, Field(ge=2, le=3600)] = 60
 
