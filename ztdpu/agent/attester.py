@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import cbor2
 import grpc
@@ -97,6 +98,13 @@ class Answer:
     findings: tuple[str, ...] = ()
 
 
+class Session(Protocol):
+    """Door one, open for one attestation."""
+
+    async def ask(self, question: bytes) -> tuple[bytes, list[int]]:
+        """An SPDM response; DoorClosedError."""
+
+
 class Attester:
     """Holds the keys of this start; one attestation at a time."""
 
@@ -141,7 +149,7 @@ class Attester:
         async with channel:
             call = attestation_pb2_grpc.AttestationServiceStub(channel).Attest()
             try:
-                async with door.Visit(self._doors.spdm_socket) as session:
+                async with self._visit() as session:
                     return await self._converse(call, begin, session)
             except aio.AioRpcError as error:
                 raise translate(error, self._spec.control.enrolment) from error
@@ -150,11 +158,18 @@ class Attester:
             finally:
                 call.cancel()
 
+    def _visit(self) -> AbstractAsyncContextManager[Session]:
+        return door.Visit(self._doors.spdm_socket)
+
+    async def _ask_binding(self, request: bytes) -> bytes:
+        answer, _ = await door.ask(self._doors.binding_socket, request)
+        return answer
+
     async def _converse(
         self,
         call: aio.StreamStreamCall[attestation_pb2.AttestRequest, attestation_pb2.AttestResponse],
         begin: attestation_pb2.AttestBegin,
-        session: door.Visit,
+        session: Session,
     ) -> Answer:
         keys, offered = self._keys, b""
         await call.write(attestation_pb2.AttestRequest(begin=begin))
@@ -184,8 +199,7 @@ class Attester:
             ttl_s=TTL_LIMIT_S,
             agent_digest=agent_digest(),
         )
-        answer, _ = await door.ask(self._doors.binding_socket, encode_bind_request(request))
-        return decode_bind_answer(answer)
+        return decode_bind_answer(await self._ask_binding(encode_bind_request(request)))
 
     def _binding_answer(
         self, keys: OwnKeys, envelope: bytes, nonce: bytes, lease: attestation_pb2.LeaseRequest

@@ -94,6 +94,14 @@ def status(
     )
 
 
+def bundle_status(sequence: int, worker_instance: bytes) -> agent_pb2.AgentMessage:
+    """Build a status that tells of the bundle alone: what a simulated agent has to say."""
+    from ztdpu.v1 import agent_pb2
+
+    status = agent_pb2.AgentStatus(bundle_sequence=sequence, worker_instance=worker_instance, waiting_for="a worker")
+    return agent_pb2.AgentMessage(status=status)
+
+
 def write_health(state_dir: Path, health: Health) -> None:
     """Replace the health file, if that can be done: an old one says by its age that it is old."""
     fresh = state_dir / f"{FILE_NAME}.new"

@@ -168,6 +168,30 @@ def _appraisal(found: Mapping[str, Any]) -> Tables:
     return [(f"attestation, profile {found['profile']}, one core", ("step", "us", "per second"), rows, note)]
 
 
+def _enrolment(found: Mapping[str, Any]) -> Tables:
+    row = (
+        f"{found['enrolled']:,} of {found['devices']:,}", f"{found['in_flight']}", f"{found['idle']}",
+        f"{found['trickling']}", *(f"{found[name]:,.0f}" for name in ("median_ms", "p99_ms", "worst_ms")),
+    )  # fmt: skip
+    heads = ("enrolled", "at once", "idle TLS", "trickling", "median ms", "p99 ms", "worst ms")
+    refused = found["refused"]
+    note = f"refused: {refused[0]}" if refused else "devices share the machine with control, and cost about as much"
+    return [("enrolments with join tokens, one control", heads, [row], note)]
+
+
+def _fleet(found: Mapping[str, Any]) -> Tables:
+    rows = [
+        (
+            f"{row['agents']:,}", f"{row['control_mib']:.0f}", f"{row['opened_per_s']:.0f}",
+            *(f"{row[name]:.0f}" for name in ("push_median_ms", "push_p99_ms", "push_last_ms")),
+        )
+        for row in found["rows"]
+    ]  # fmt: skip
+    heads = ("agents", "control MiB", "streams opened/s", "push median ms", "p99 ms", "last ms")
+    note = f"control without agents: {found['rows'][0]['empty_mib']:.0f} MiB; a push counts from the operator's call"
+    return [("agents' streams on one control (mutual TLS, hello, roster, tables)", heads, rows, note)]
+
+
 def _exchange(found: Mapping[str, Any]) -> Tables:
     rows = [
         (
@@ -241,6 +265,8 @@ _TABLES: Final[Mapping[str, Callable[[Mapping[str, Any]], Tables]]] = {
     "overlay": _overlay,
     "datagrams": _datagrams,
     "appraisal": _appraisal,
+    "enrolment": _enrolment,
+    "fleet": _fleet,
     "exchange": _exchange,
     "policy": _policy,
     "firewall": _firewall,

@@ -15,18 +15,32 @@ from pathlib import Path
 from typing import Any, Final
 
 from ztdpu.errors import MachineError, UsageError
-from ztdpu.lab.bench import appraisal, datagrams, exchange, firewall, overlay, policy, sealing, wireguard
+from ztdpu.lab.bench import (
+    appraisal,
+    datagrams,
+    enrolment,
+    exchange,
+    firewall,
+    fleet,
+    overlay,
+    policy,
+    sealing,
+    wireguard,
+)
 from ztdpu.lab.bench.ground import BENCH_PREFIX, BENCH_STATE, Say, clear_away, ground
 from ztdpu.lab.bench.machine import describe_machine, read_load
 
 FORMAT: Final = 1
 LAB_SECTIONS: Final = ("overlay", "datagrams")
 """Those that send packets: root, namespaces, iperf3."""
-CORE_SECTIONS: Final = ("appraisal", "exchange", "policy", "firewall", "sealing")
-"""Those that run in this process, for anybody."""
+CORE_SECTIONS: Final = ("appraisal", "enrolment", "fleet", "exchange", "policy", "firewall", "sealing")
+"""Those that need no rights; `enrolment` and `fleet` start a control of their own on loopback."""
 SECTIONS: Final = (*LAB_SECTIONS, *CORE_SECTIONS)
-ALIASES: Final = {"profile": "overlay", "trust": "appraisal"}
-"""The profile is taken during the overlay's rounds; trust is what one appraisal costs."""
+ALIASES: Final[dict[str, tuple[str, ...]]] = {
+    "profile": ("overlay",),
+    "trust": ("appraisal", "enrolment", "fleet"),
+}
+"""The profile is taken during the overlay's rounds; trust is one appraisal, many enrolments, many streams."""
 MTUS: Final = (9000, 1500)
 
 
@@ -41,15 +55,29 @@ class Effort:
     core_s: float
     """For each section that runs in process."""
     policy_runs: int
+    enrolments: int
+    fleet: tuple[int, ...]
+    """Agents' streams on one control, rising."""
 
 
-FULL: Final = Effort(rounds=5, stream_s=3.0, datagram_step_s=0.3, turns_s=1.0, core_s=4.0, policy_runs=3)
-QUICK: Final = Effort(rounds=2, stream_s=1.0, datagram_step_s=0.15, turns_s=0.4, core_s=1.0, policy_runs=1)
+FULL: Final = Effort(
+    rounds=5,
+    stream_s=3.0,
+    datagram_step_s=0.3,
+    turns_s=1.0,
+    core_s=4.0,
+    policy_runs=3,
+    enrolments=500,
+    fleet=(100, 300, 1000),
+)
+QUICK: Final = Effort(
+    rounds=2, stream_s=1.0, datagram_step_s=0.15, turns_s=0.4, core_s=1.0, policy_runs=1, enrolments=60, fleet=(20, 60)
+)
 
 
 def choose_sections(words: Sequence[str]) -> tuple[str, ...]:
     """Return the sections that were asked for in the bench's order, all when none was. UsageError names them."""
-    wanted = {ALIASES.get(word, word) for word in words}
+    wanted = {section for word in words for section in ALIASES.get(word, (word,))}
     unknown = sorted(wanted.difference(SECTIONS))
     if unknown:
         raise UsageError(f"no section {unknown[0]!r}", remedy=f"sections: {', '.join((*SECTIONS, *ALIASES))}")
@@ -95,6 +123,8 @@ class Bench:
         seconds = self._effort.core_s
         measures: dict[str, Callable[[], dict[str, Any]]] = {
             "appraisal": lambda: appraisal.measure(seconds=seconds),
+            "enrolment": lambda: enrolment.measure(devices=self._effort.enrolments),
+            "fleet": lambda: fleet.measure(sizes=self._effort.fleet),
             "exchange": lambda: exchange.measure(seconds=seconds),
             "policy": lambda: policy.measure(runs=self._effort.policy_runs),
             "firewall": lambda: firewall.measure(seconds=seconds),
