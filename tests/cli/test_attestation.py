@@ -1,18 +1,28 @@
-"""`ztdpu attestation show`: how a report is printed, with and without findings."""
+"""`ztdpu attestation`: how a report is printed, and evidence files without control and without Linux."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
 import json
+import random
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from tests.trust.conftest import World
+from tests.trust.test_evidence_file import make_file
 from ztdpu.cli import attestation
 from ztdpu.cli.output import Format
 from ztdpu.model.administration import AttestationReport
 from ztdpu.model.attestation import Check, CheckResult, Dimension, Finding
+from ztdpu.trust.evidence_file import encode_file
+
+ROOT = Path(__file__).parents[2]
 
 FINDING = Finding(
     code="measurement_unexpected",
@@ -94,6 +104,45 @@ def test_export_writes_the_octets(answer_with: Any, tmp_path: Any) -> None:
     answer_with(report())
     attestation.export("dpu-0", tmp_path / "dpu-0.evidence")
     assert (tmp_path / "dpu-0.evidence").read_bytes() == b"sealed"
+
+
+LIGHT = """
+import sys
+for name in ("fcntl", "resource", "termios", "pyroute2", "grpc", "sqlalchemy", "google.protobuf"):
+    sys.modules[name] = None
+sys.argv = ["ztdpu", *sys.argv[1:]]
+from ztdpu.cli import main
+main()
+"""
+
+
+def test_verify_needs_neither_control_nor_linux(tmp_path: Path) -> None:
+    """A file of a device that policies/ has; modules of other systems' absence stand for those systems."""
+    world, file = World(), tmp_path / "dpu-0.evidence"
+    octets = encode_file(make_file(world), world.ear_key)
+    (tmp_path / "root.pem").write_text(world.manufacturer.root_pem())
+    (tmp_path / "ear.pem").write_bytes(
+        world.ear_key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
+
+    def verify(content: bytes, *more: str) -> subprocess.CompletedProcess[str]:
+        file.write_bytes(content)
+        command = [sys.executable, "-c", LIGHT, "attestation", "verify", str(file), "--policy", str(ROOT / "policies")]
+        return subprocess.run([*command, *more], capture_output=True, text=True, timeout=60, check=False)
+
+    named = ("--root", str(tmp_path / "root.pem"), "--ear-key", str(tmp_path / "ear.pem"))
+    good = verify(octets, *named)
+    assert (good.returncode, good.stderr) == (0, ""), good.stderr
+    assert "dpu-0: affirming, gets a lease by policy standard" in good.stdout
+    assert "said the same" in good.stdout
+    assert "bluefield-3.yaml" in good.stdout
+    assert "name your own with --root" in verify(octets).stderr
+    changed = bytearray(octets)
+    changed[random.Random(7).randrange(len(changed))] ^= 16
+    bad = verify(bytes(changed), *named)
+    assert (bad.returncode, bad.stdout) == (1, "")
+    assert bad.stderr.startswith("error: ")
+    assert "Traceback" not in bad.stderr
 
 
 def test_table_shows_short_digests_and_wide_all_of_them(answer_with: Any, capsys: Any) -> None:

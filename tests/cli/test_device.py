@@ -123,7 +123,7 @@ def test_lists_are_json_on_demand(noun: str, run: Run) -> None:
 def test_show_is_a_tree_and_json(run: Run) -> None:
     sheet = run("device", "show", "dpu-0").stdout
     assert "not pinned yet" in sheet
-    assert "├─ NO  enrolled" in sheet
+    assert "├─ NO  enrolled " in sheet
     assert "waits for a join token" in sheet
     assert "└─ NO  ready" in sheet
     document = json.loads(run("device", "show", "dpu-0", "-o", "json").stdout)

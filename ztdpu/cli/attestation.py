@@ -169,7 +169,7 @@ def _print_checks(checks: Sequence[Check], output: Format) -> None:
     print_rows(
         [check_row(one, is_short=output is Format.TABLE) for one in checks],
         columns=COLUMNS,
-        shrink=("source", "component"),
+        shrink=("component", "source"),
         output=output,
     )
 
@@ -179,6 +179,7 @@ def check_row(one: Check, *, is_short: bool) -> dict[str, Any]:
     row = dataclasses.asdict(one) | {"result": str(one.result)}
     if is_short:
         row |= {"seen": _short(one.seen), "expected": [_short(word) for word in one.expected]}
+        row["source"] = one.source.rpartition("/")[2]
     return row
 
 

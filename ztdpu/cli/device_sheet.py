@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ztdpu.model.attestation import Finding
     from ztdpu.model.device import Condition, DeviceStatus
 
-_NAME_WIDTH: Final = 10
+_NAME_WIDTH: Final = 11
 
 
 def device_sheet(one: DeviceStatus, findings: Sequence[Finding]) -> list[str]:
