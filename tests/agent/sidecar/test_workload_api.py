@@ -217,3 +217,19 @@ async def test_a_second_authority_reaches_open_streams(ground):
     ground.tell(authorities=[second])
     assert (await call.read()).bundles[f"spiffe://{TRUST_DOMAIN}"] == before + second
     call.cancel()
+
+
+async def test_svids_are_signed_anew_when_the_bundle_changes(ground):
+    await ground.ready()
+    call = ground.workload.FetchX509SVID(REQUEST, metadata=HEADER)
+    before = (await call.read()).svids[0]
+    ground.authority = create_authority(
+        TRUST_DOMAIN, datetime.now(UTC), ec.generate_private_key(ec.SECP256R1()), secrets.randbits(90)
+    )
+    ground.tell()
+    async with asyncio.timeout(5):
+        while (after := (await call.read()).svids[0]).x509_svid == before.x509_svid:
+            pass
+    bundle = Bundle(trust_domain=TRUST_DOMAIN, authorities=(ground.authority.certificate,))
+    assert str(verify_svid([after.x509_svid], bundle, datetime.now(UTC))) == OWN
+    call.cancel()

@@ -103,9 +103,17 @@ class Book:
         everybody = not self._heard or bundles != (self._trust_domain, self._authorities, self._jwt_bundle)
         before, self._memberships, self._heard = set(self._memberships), memberships, True
         self._trust_domain, self._authorities, self._jwt_bundle = bundles
+        if everybody:
+            self._renew_all()
         self._settle()
         concerned = {one.endpoint for one in before ^ set(memberships)}
         self._tell(self._endpoints if everybody else concerned)
+
+    def _renew_all(self) -> None:
+        """Sign anew under the bundle of now: what left it verifies nothing any more. SVIDs stay meanwhile."""
+        for membership, keeper in list(self._keepers.items()):
+            keeper.cancel()
+            self._keepers[membership] = asyncio.create_task(self._keep(membership), name=f"svid-{membership.endpoint}")
 
     def _settle(self) -> None:
         """Withdraw what is not wanted any more; begin to get what is new."""
