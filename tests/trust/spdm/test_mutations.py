@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import count
 
 import cbor2
 import pytest
@@ -193,18 +194,18 @@ class Bench:
 
 def run(bench, rounds):
     """Mutate every field `rounds` times; gives the tally."""
-    tally, rng = Tally(Counter()), bench.rng
+    tally, rng, cases = Tally(Counter()), bench.rng, count()
     for number, pair in enumerate(bench.pairs):
         for message, play in zip(pair, (bench.plays_request, bench.plays_answer), strict=True):
             for name, start, end in bench.fields(message):
                 for _ in range(rounds):
-                    is_touched = rng.randrange(100) > 0
+                    is_touched = next(cases) % 100 > 0
                     changed = mutate(message, start, end, rng) if is_touched else message
                     tally.take(name, is_touched=is_touched, is_accepted=play(number, changed))
     blob = bench.evidence.encode()
     for name, start, end in evidence_fields(blob):
         for _ in range(rounds):
-            is_touched = rng.randrange(100) > 0
+            is_touched = next(cases) % 100 > 0
             changed = mutate(blob, start, end, rng) if is_touched else blob
             tally.take(name, is_touched=is_touched, is_accepted=bench.reads_evidence(changed))
     return tally
@@ -239,7 +240,7 @@ def test_a_few_mutations_of_every_field(name):
     assert bench.reads_evidence(bench.evidence.encode())
     tally = run(bench, SHORT)
     assert (tally.wrong, tally.refused_untouched) == (0, 0)
-    assert tally.untouched
+    assert tally.untouched > 5
 
 
 def test_a_verifier_that_believes_its_peer_would_be_seen(monkeypatch):
@@ -255,8 +256,8 @@ def test_twenty_thousand_mutations():
     for name in list_profiles():
         tally = run(Bench(name), FULL)
         print(f"\n{name}: {tally.mutated.total()} mutations, {tally.untouched} untouched, {tally.wrong} wrong")
-        for field, count in sorted(tally.mutated.items()):
-            print(f"  {field:<48}{count:>6}")
+        for field, times in sorted(tally.mutated.items()):
+            print(f"  {field:<48}{times:>6}")
         assert min(tally.mutated.values()) >= 50
         wrong, refused = wrong + tally.wrong, refused + tally.refused_untouched
         total, untouched = total + tally.mutated.total(), untouched + tally.untouched
