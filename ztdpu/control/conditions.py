@@ -114,7 +114,7 @@ def _work(fleet: Fleet, record: DeviceRecord, connection: Connection | None, *, 
         met=connection is not None and not behind,
         reason=f"not the current epoch of {', '.join(behind)}" if behind else "current epoch of every network",
     )
-    waiting = connection.waiting_for if connection else "no connection to control"
+    waiting = connection.waiting_for if connection else "a connection to control"
     yield Condition(
         name="ready",
         met=is_ready,

@@ -110,7 +110,7 @@ def _asked(record: DeviceRecord, event: Event) -> DeviceState:
     try:
         return next_state(record.state, event)
     except StateError as error:
-        raise StateError(f"{record.name}: {error.message}", remedy=error.remedy) from None
+        raise StateError(f"{record.name} {error.message}", remedy=error.remedy) from None
 
 
 # --- appraisals ---

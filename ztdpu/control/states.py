@@ -101,7 +101,7 @@ def next_state(state: DeviceState, event: Event) -> DeviceState:
     """The state after an event.
 
     Raises:
-        StateError: an operator asks for what this state does not have.
+        StateError: an operator asks for what this state does not have; the message wants a name before it.
 
     """
     following = TABLE[state].get(event)
@@ -111,10 +111,10 @@ def next_state(state: DeviceState, event: Event) -> DeviceState:
         return state
     if event in (Event.RESTORED, Event.ROLLBACK_ALLOWED):
         raise StateError(
-            f"it is {state}; there is nothing to restore",
+            f"is {state}; there is nothing to restore",
             remedy="only revoked and quarantined devices are restored",
         )
-    raise StateError(f"it is {state} already", remedy="`ztdpu device restore` is the way back")
+    raise StateError(f"is {state} already", remedy="`ztdpu device restore` is the way back")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
