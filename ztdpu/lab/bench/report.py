@@ -175,7 +175,8 @@ def _enrolment(found: Mapping[str, Any]) -> Tables:
     )  # fmt: skip
     heads = ("enrolled", "at once", "idle TLS", "trickling", "median ms", "p99 ms", "worst ms")
     refused = found["refused"]
-    note = f"refused: {refused[0]}" if refused else "devices share the machine with control, and cost about as much"
+    note = f"control: {found['control_cpu_ms']:.1f} ms of CPU each; devices share the machine and cost about as much"
+    note = f"{len(refused)} refused: {refused[0]}" if refused else note
     return [("enrolments with join tokens, one control", heads, [row], note)]
 
 
