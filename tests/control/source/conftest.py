@@ -178,11 +178,15 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files["revoked_signers"] = (keys / "stolen.pub").read_text()
     site.commit(files)
     site.push()
+    site.look()  # with a mirror to begin with
+    (folder / "accepted").write_text(site.accepted)
     return folder
 
 
 @pytest.fixture
 def site(template: Path, tmp_path: Path) -> Site:
-    for part in ("work", "policy.git"):
+    for part in ("work", "policy.git", "state"):
         shutil.copytree(template / part, tmp_path / part)
-    return Site(tmp_path, template / "keys")
+    site = Site(tmp_path, template / "keys", accepted=(template / "accepted").read_text())
+    site.source()._tip_in_mirror = site.accepted  # noqa: SLF001 - what the first look had found
+    return site

@@ -336,7 +336,6 @@ KINDS: list[tuple[Callable[[Any], None], type[Exception], str]] = [
 def test_nothing_bad_is_accepted_and_its_good_twin_is(
     site: Any, make: Callable[[Any], None], error: type[Exception], words: str
 ) -> None:
-    site.look()
     make(site)
     if make not in (tag_in_place_of_a_commit, grafted_history, shallow_repository):
         site.push()
