@@ -213,6 +213,8 @@ async def test_tenant_admin_sees_own_things_only(bound_roles: None, process: Any
     get_endpoint = method(endpoint_pb2, "EndpointService", "GetEndpoint")
     rotate = method(key_pb2, "KeyService", "RotateKeys")
     listing = method(endpoint_pb2, "EndpointService", "ListEndpoints")
+    job_token, get_job, end_job = (method(job_pb2, "JobService", one) for one in ("CreateJobToken", "GetJob", "EndJob"))
+    new_job = {"job": "a", "world_size": 1, "reason": "x"}
     own, foreign, refused = grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.PERMISSION_DENIED
     cases = [
         (get_tenant, tenant_pb2.GetTenantRequest(name="blue"), own),
@@ -224,6 +226,12 @@ async def test_tenant_admin_sees_own_things_only(bound_roles: None, process: Any
         (rotate, key_pb2.RotateKeysRequest(tenant="blue", reason="x"), own),
         (rotate, key_pb2.RotateKeysRequest(tenant="red", reason="x"), foreign),
         (rotate, key_pb2.RotateKeysRequest(device="dpu-0", reason="x"), refused),
+        (job_token, job_pb2.CreateJobTokenRequest(tenant="blue", **new_job), own),
+        (job_token, job_pb2.CreateJobTokenRequest(tenant="red", **new_job), foreign),
+        (get_job, job_pb2.GetJobRequest(tenant="blue", job="a"), own),
+        (get_job, job_pb2.GetJobRequest(tenant="red", job="a"), foreign),
+        (end_job, job_pb2.EndJobRequest(tenant="red", job="a", reason="x"), foreign),
+        (end_job, job_pb2.EndJobRequest(tenant="blue", job="a", reason="x"), own),
     ]
     async with open_channel(process, process.main_port, identity(process, "/user/tina")) as channel:
         for descriptor, request, expected in cases:

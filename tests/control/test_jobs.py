@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from ztdpu.control.run import ControlProcess
-from ztdpu.errors import ConflictError, NotFoundError, UsageError
+from ztdpu.errors import ConflictError, NotFoundError, PermissionDeniedError, UsageError
 from ztdpu.model.job import JobState
 from ztdpu.trust.jwt_svid import read_jwt_bundle, verify_jwt_svid
 from ztdpu.trust.svid import verify_svid
@@ -132,6 +132,24 @@ async def test_no_token_of_another_tenant_epoch_or_fancy(devices, admin):
     assert {one["actor"] for one in refused} >= {"endpoint:red-0", "endpoint:green-0", "endpoint:blue-0"}
     assert {one["reason"] for one in refused} == {"permission-denied"}
     assert token not in json.dumps(leaves)
+
+
+async def test_ten_thousand_joins_of_strangers_and_none_is_let_in(devices, admin, process: ControlProcess):
+    """Beneath the rates of sidecar and control, which would let few of them through."""
+    jobs, endpoints = process._listeners._jobs, process.fleet.desired.cluster.endpoints
+    over = await token_of(admin)
+    token = await token_of(admin, replace=True)
+    other = await token_of(admin, tenant="red", job="other", size=4)
+    tries = [
+        lambda: ("red-0", token), lambda: ("blue-0", other), lambda: ("blue-0", over),
+        lambda: ("blue-0", secrets.token_urlsafe(32)),
+    ]  # fmt: skip
+    for number in range(10_000):
+        endpoint, bad = tries[number % 4]()
+        with pytest.raises(PermissionDeniedError):
+            jobs.join(endpoints[endpoint], token=bad, rank=number % 4)
+    assert not any(one.ranks for one in await admin.list_jobs())
+    assert jobs.join(endpoints["blue-0"], token=token, rank=0).name == "train-1"
 
 
 async def test_identities_of_jobs_end_with_leave_end_and_replace(devices, admin):
