@@ -13,7 +13,7 @@ from ztdpu.trust.profile import load_profile
 from ztdpu.trust.spdm import authentication as auth
 from ztdpu.trust.spdm.evidence import decode_evidence
 from ztdpu.trust.spdm.messages import Code, Error, ErrorCode
-from ztdpu.trust.spdm.patience import BUSY_LIMIT, RESTARTS_LIMIT, SESSION_LIMIT_S
+from ztdpu.trust.spdm.patience import PAUSES_LIMIT, RESTARTS_LIMIT, SESSION_LIMIT_S
 from ztdpu.trust.spdm.requester import MeasurementSession
 from ztdpu.trust.spdm.responder import Responder
 from ztdpu.trust.spdm.suite import suite_of
@@ -45,7 +45,7 @@ def drive(session, device):
     return waits
 
 
-@pytest.mark.parametrize("at", [code for code in Code if code >= 0x80])
+@pytest.mark.parametrize("at", [code for code in Code if 0x80 <= code < Code.RESPOND_IF_READY])
 def test_busy_is_asked_again_after_pauses_that_grow(bench, at):
     session, device = bench.session(), Moody(bench.responder(), at=at, words=[BUSY] * 3)
     waits = [wait for wait in drive(session, device) if wait]
@@ -58,9 +58,9 @@ def test_busy_is_asked_again_after_pauses_that_grow(bench, at):
 
 
 def test_busy_without_end_is_refused(bench):
-    session, device = bench.session(), Moody(bench.responder(), at=Code.GET_MEASUREMENTS, words=[BUSY] * BUSY_LIMIT)
+    session, device = bench.session(), Moody(bench.responder(), at=Code.GET_MEASUREMENTS, words=[BUSY] * PAUSES_LIMIT)
     drive(session, device)
-    device = Moody(bench.responder(), at=Code.GET_MEASUREMENTS, words=[BUSY] * (BUSY_LIMIT + 1))
+    device = Moody(bench.responder(), at=Code.GET_MEASUREMENTS, words=[BUSY] * (PAUSES_LIMIT + 1))
     with pytest.raises(SpdmError, match="still busy"):
         drive(bench.session(), device)
 
@@ -88,10 +88,58 @@ def test_an_error_of_another_version_ends_the_session(bench, version):
         drive(bench.session(), Moody(bench.responder(), at=Code.GET_DIGESTS, words=words))
 
 
-def test_response_not_ready_is_refused_by_its_name(bench):
-    words = [Error(version=0x12, code=ErrorCode.RESPONSE_NOT_READY, extended=bytes(4)).encode()]
-    with pytest.raises(SpdmError, match="RESPONSE_NOT_READY"):
-        drive(bench.session(), Moody(bench.responder(), at=Code.GET_MEASUREMENTS, words=words))
+def not_ready(code, *, exponent=15, token=0x5A, version=0x12, extended=None):
+    octets = bytes((exponent, code, token, 1)) if extended is None else extended
+    return Error(version=version, code=ErrorCode.RESPONSE_NOT_READY, extended=octets).encode()
+
+
+class Unready(Moody):
+    """Defers a request, and answers it when it is asked for by its token."""
+
+    def answer(self, request):
+        if request[1] == Code.RESPOND_IF_READY:
+            self.asked.append(request)
+            return self.words.pop(0) if self.words else self.responder.answer(self.deferred, NONCE)
+        if request[1] == self.at and self.words:
+            self.deferred = request
+        return super().answer(request)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("at", [Code.GET_DIGESTS, Code.GET_CERTIFICATE, Code.CHALLENGE, Code.GET_MEASUREMENTS])
+def test_an_answer_that_is_not_ready_is_asked_for_by_its_token(bench, at, times):
+    session, device = bench.session(), Unready(bench.responder(), at=at, words=[not_ready(at)] * times)
+    waits = [wait for wait in drive(session, device) if wait]
+    assert waits == [2**15 / 1e6] * times
+    later = [request.hex() for request in device.asked if request[1] == Code.RESPOND_IF_READY]
+    assert later == [f"12ff{at:02x}5a"] * times
+    assert session.evidence().blocks == bench.device.blocks
+    assert all(message[1] not in {Code.ERROR, Code.RESPOND_IF_READY} for message in session.evidence().messages)
+
+
+def test_never_ready_is_refused(bench):
+    words = [not_ready(Code.GET_MEASUREMENTS)] * (PAUSES_LIMIT + 1)
+    with pytest.raises(SpdmError, match="still not ready"):
+        drive(bench.session(), Unready(bench.responder(), at=Code.GET_MEASUREMENTS, words=words))
+
+
+@pytest.mark.parametrize(
+    ("at", "answer"),
+    [
+        pytest.param(Code.GET_CAPABILITIES, not_ready(Code.GET_CAPABILITIES), id="while negotiating"),
+        pytest.param(Code.GET_VERSION, not_ready(Code.GET_VERSION, version=0x10), id="before a version"),
+        pytest.param(Code.GET_DIGESTS, not_ready(Code.CHALLENGE), id="another request"),
+        pytest.param(Code.GET_DIGESTS, not_ready(Code.GET_DIGESTS, exponent=23), id="8 s"),
+        pytest.param(Code.GET_DIGESTS, not_ready(Code.GET_DIGESTS, exponent=255), id="for ever"),
+        pytest.param(Code.GET_DIGESTS, not_ready(Code.GET_DIGESTS, extended=b""), id="no token"),
+        pytest.param(Code.GET_DIGESTS, not_ready(Code.GET_DIGESTS, extended=bytes(5)), id="an octet too many"),
+        pytest.param(Code.GET_DIGESTS, not_ready(Code.GET_DIGESTS, version=0x10), id="of no version"),
+    ],
+)
+def test_not_ready_where_it_may_not_be(bench, at, answer):
+    drive(bench.session(), Unready(bench.responder(), at=Code.GET_DIGESTS, words=[not_ready(Code.GET_DIGESTS)]))
+    with pytest.raises(SpdmError, match="not ready"):
+        drive(bench.session(), Unready(bench.responder(), at=at, words=[answer]))
 
 
 @pytest.mark.parametrize(("late_s", "is_refused"), [(SESSION_LIMIT_S, False), (SESSION_LIMIT_S + 0.1, True)])

@@ -45,6 +45,7 @@ class Code(IntEnum):
     GET_MEASUREMENTS = 0xE0
     GET_CAPABILITIES = 0xE1
     NEGOTIATE_ALGORITHMS = 0xE3
+    RESPOND_IF_READY = 0xFF
 
 
 class ErrorCode(IntEnum):

@@ -17,8 +17,8 @@ Driven by control, one session per appraisal:
 | CHALLENGE (only with a challenge nonce) | CHALLENGE | be signed over M1 by the last certificate's key |
 | MEASUREMENTS | GET_MEASUREMENTS, all or one by one, the last signed | be signed over L1 by that key, as asked for |
 
-At any step ERROR busy means the same again after a pause, ERROR request-resynch means from VERSION again; both are
-bounded (`patience`).
+At any step ERROR busy means the same again after a pause, response-not-ready RESPOND_IF_READY after a pause, and
+request-resynch from VERSION again; all are bounded (`patience`).
 
 Error contract: `receive` raises SpdmError for anything else, and the session is dead from then on: start
 another one, at GET_VERSION. What is signed is built from the requests this object made, never from what
@@ -103,6 +103,7 @@ class MeasurementSession:
 
     def _begin(self) -> None:
         self._step = Step.VERSION
+        self._deferred: tuple[bytes, bytes] | None = None
         self._negotiation: list[bytes] = []
         self._authentication: list[bytes] = []
         self._chain = ChainReader(self._suite, slot=self._slot, portion_octets=self._portion_octets)
@@ -139,6 +140,9 @@ class MeasurementSession:
             return None
         if self._step is Step.FAILED or self._outstanding is not None:
             raise StateError("the measurement session failed or waits for an answer")
+        if self._deferred is not None:  # the answer still belongs to the request that was deferred
+            (self._outstanding, instead), self._deferred = self._deferred, None
+            return instead
         self._outstanding = self._make_request()
         return self._outstanding
 
@@ -161,11 +165,11 @@ class MeasurementSession:
         if error is None:
             self._step = self._take_answer(step, request, response)
             return
-        self._patience.bear(error)
-        if error == ErrorCode.REQUEST_RESYNCH:
+        instead = self._patience.bear(error, request)
+        if error.code == ErrorCode.REQUEST_RESYNCH:
             self._begin()
         else:
-            self._step = step
+            self._step, self._deferred = step, (request, instead) if instead else None
 
     def _make_request(self) -> bytes:
         version = self._suite.version
