@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand
@@ -16,6 +16,9 @@ from ztdpu.cli.lab_device import fault, reference_values, root_of_trust
 from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
 from ztdpu.lab.fabric import BETWEEN, Fabric
 from ztdpu.lab.layout import DEFAULT_MTU_OCTETS, DEFAULT_PREFIX, DEFAULT_STATE, lab_command, real_path
+
+if TYPE_CHECKING:
+    from ztdpu.lab.record import LabRecord
 
 app = typer.Typer(no_args_is_help=True, help="An emulated cluster on this machine.")
 
@@ -86,8 +89,15 @@ def up(
                 stop_lab(state)
             say_on_stderr("interrupted: nothing of the lab is left")
             raise typer.Exit(interruption.exit_status)
-    plan = record.plan
     progress("ready")
+    _print_what_is_there(record)
+
+
+def _print_what_is_there(record: LabRecord) -> None:
+    """Print devices and endpoints, and a command that shows something."""
+    from ztdpu.lab.takedown import say_on_stderr
+
+    plan = record.plan
     print(f"{len(plan.devices)} devices, {len(plan.endpoints)} endpoints: {', '.join(e.name for e in plan.endpoints)}")
     tenants = [[e.name for e in plan.endpoints if e.tenant == first.tenant] for first in plan.endpoints]
     pair = next((names for names in tenants if len(names) > 1), None)
