@@ -88,6 +88,7 @@ def _try_attacks(crew: Crew, control: ControlClient, plan: LabPlan) -> tuple[lis
     from ztdpu.errors import ZtdpuError
     from ztdpu.lab.campaign import NEED_A_SPARE, Campaign, choose_cast
     from ztdpu.lab.scorecard import Scorecard
+    from ztdpu.lab.sidecar_trial import untried
 
     housed = {endpoint.device for endpoint in plan.endpoints}
     idle = [one.name for one in control.list_devices() if one.name not in housed and not one.connected]
@@ -110,4 +111,4 @@ def _try_attacks(crew: Crew, control: ControlClient, plan: LabPlan) -> tuple[lis
         faults = [fault.removeprefix(f"{name}: ") for fault in score.faults[known:]]
         rows.append({**row, "verdict": "; ".join(faults) or HELD})
     why = "needs a device without endpoints and agent: ztdpu lab up --stranger dpu-x"
-    return rows, {} if spare else dict.fromkeys(NEED_A_SPARE, why)
+    return rows, untried(plan) | ({} if spare else dict.fromkeys(NEED_A_SPARE, why))

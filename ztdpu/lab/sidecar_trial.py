@@ -26,6 +26,12 @@ NAME: Final = "sidecar-of-another-endpoint"
 EXPECTED: Final = "permission-denied"
 ATTEMPTS: Final = 12
 OWN_SOCKET: Final = "/run/ztdpu/sidecar/api.sock"
+UNTRIED: Final = {
+    f"{NAME} by path, /proc and abstract name": (
+        "this fabric has one user, who can open every socket; only tokens and claims were tried"
+    )
+}
+"""What `check connectivity` says beside the row where the fabric has no namespaces."""
 _MODULE: Final = "ztdpu.lab.attacks.sidecar_of_another_endpoint"
 _AUDIT_S: Final = 2.0
 _RUN_S: Final = 30.0
@@ -35,7 +41,7 @@ def try_sidecar(
     crew: Crew, control: ControlClient, plan: LabPlan, *, attacker: EndpointPlan, victim: EndpointPlan
 ) -> dict[str, Any]:
     """Run attack and twin; returns the fields of a `Trial`. The job that it opens is ended."""
-    is_shared = require_record(Path(plan.state)).fabric is Fabric.USERSPACE
+    is_shared = bool(untried(plan))
     job = f"attack-{secrets.token_hex(3)}"
     over = control.create_job_token(victim.tenant, job, world_size=1, ttl_s=600, reason="an attack is tried")
     good = control.create_job_token(
@@ -61,6 +67,11 @@ def try_sidecar(
         "delivered": loot["joined"] + len(loot["reached"]) + len(loot["foreign"]) + len(strangers),
         "twin_delivered": twin["joined"],
     }
+
+
+def untried(plan: LabPlan) -> dict[str, str]:
+    """Name what is left out on the lab's fabric, and why; empty when nothing is."""
+    return UNTRIED if require_record(Path(plan.state)).fabric is Fabric.USERSPACE else {}
 
 
 def _run(
