@@ -231,3 +231,21 @@ def new_nobodys_lab(namespaced_nobody):
     lab = NobodysLab("v", namespaced_nobody)
     yield lab
     lab.down()
+
+
+@pytest.fixture(scope="module")
+def plain_lab(nobody):
+    """A lab on the userspace fabric that is up, with a device to attack with, and nothing of it afterwards."""
+    lab = NobodysLab("p", nobody, "--fabric", "userspace", "--stranger", "dpu-x")
+    try:
+        yield lab.up()
+    finally:
+        lab.down()
+
+
+@pytest.fixture
+def new_plain_lab(nobody):
+    """A lab on the userspace fabric that is not up yet."""
+    lab = NobodysLab("q", nobody, "--fabric", "userspace")
+    yield lab
+    lab.down()

@@ -52,3 +52,19 @@ def test_a_gone_process_has_no_command_line_and_no_memory():
     assert processes.command_line(child.pid) == []
     assert processes.resident_octets(child.pid) == 0
     assert processes.resident_octets(os.getpid()) > 1_000_000
+
+
+def test_without_a_namespace_of_its_own_a_holder_is_itself_and_its_descendants(tmp_path):
+    """As in a lab without privilege; the twin is a process that somebody else started."""
+    nested = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import sys; print(1, flush=True); sys.stdin.read()'])"
+    with (
+        subprocess.Popen([sys.executable, "-c", nested], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder,
+        subprocess.Popen(["sleep", "60"]) as stranger,
+    ):
+        assert holder.stdout.readline() == b"1\n"
+        found = processes.find_in_namespace(holder.pid)
+        stranger.kill()
+        holder.stdin.close()
+    assert found[0] == holder.pid
+    assert len(found) == 2
+    assert processes.find_in_namespace(holder.pid) == []

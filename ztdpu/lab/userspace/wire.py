@@ -109,6 +109,13 @@ class Wire:
         for key, _ in self._selector.select(timeout_s):
             key.data()
 
+    def close(self) -> None:
+        """Close all sockets. Call it when nobody serves any more."""
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
+        self._selector.close()
+
     # --- datagrams ---
 
     def _read(self, receiver: DevicePlan, face: socket.socket) -> None:
