@@ -108,6 +108,11 @@ async def test_ranks_join_once_and_the_same_endpoint_again(devices, admin):
         JobState.COMPLETE, [(0, "blue-0"), (1, "blue-1")],
     )  # fmt: skip
     assert (await first.sign("blue-0", "train-1")).x509_svid
+    radius = (await admin.revoke_device("dpu-1", reason="ask", dry_run=True)).blast_radius
+    assert (radius.jobs, radius.ranks, radius.tenants) == (("blue/train-1",), 1, ("blue", "red"))
+    await admin.end_job("blue", "train-1", reason="done")
+    radius = (await admin.revoke_device("dpu-1", reason="ask", dry_run=True)).blast_radius
+    assert (radius.jobs, radius.ranks) == ((), 0)
 
 
 async def test_no_token_of_another_tenant_epoch_or_fancy(devices, admin):

@@ -252,17 +252,19 @@ def _ask(question: str) -> None:
 def _print_radius(verb: str, name: str, radius: BlastRadius) -> None:
     whom = f"tenant{'s' if len(radius.tenants) > 1 else ''} {', '.join(radius.tenants)}" if radius.tenants else "nobody"
     print(
-        f"to {verb} {name} cuts off {_count(radius.endpoints, 'endpoint')} of {whom}; "
-        f"{_count(radius.peers, 'peer')} {'lose' if len(radius.peers) != 1 else 'loses'} it",
+        f"to {verb} {name} cuts off {_count(len(radius.jobs), 'job')}, {_count(radius.ranks, 'rank')}, "
+        f"{_count(len(radius.endpoints), 'endpoint')} of {whom}; "
+        f"{_count(len(radius.peers), 'peer')} {'lose' if len(radius.peers) != 1 else 'loses'} it",
         file=sys.stderr,
     )
+    print(f"  jobs       {', '.join(radius.jobs) or 'none'}", file=sys.stderr)
     print(f"  endpoints  {', '.join(radius.endpoints) or 'none'}", file=sys.stderr)
     print(f"  tenants    {', '.join(radius.tenants) or 'none'} (they keep their endpoints elsewhere)", file=sys.stderr)
     print(f"  peers      {', '.join(radius.peers) or 'none'}", file=sys.stderr)
 
 
-def _count(names: tuple[str, ...], noun: str) -> str:
-    return f"{len(names)} {noun}{'' if len(names) == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _print_change(change: DeviceChange, output: Format) -> None:

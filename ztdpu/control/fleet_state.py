@@ -7,7 +7,7 @@ never half changed. Verifies nothing and authorises nothing.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -56,6 +56,8 @@ class FleetState:
         """Generation -> CLOCK_BOOTTIME (ns) of its commit."""
         self.on_peers: Callable[[str], None] = lambda _: None
         """Called for a device about which something changed that its peers may hear of."""
+        self.ranks_on: Callable[[str], Sequence[str]] = lambda _device: ()
+        """`tenant/job` of each rank that runs on a device; whoever knows of jobs puts it here."""
         self._records: dict[str, DeviceRecord] = {}
         self._bindings: dict[str, StoredBinding] = {}
         self._kem_keys: dict[str, bytes] = {}

@@ -40,6 +40,17 @@ class Jobs(ChangeSteps):
         self.on_change: Callable[[], None] = lambda: None
         """Called after every change of who is in which job."""
         self._load()
+        fleet.ranks_on = self.ranks_on
+
+    def ranks_on(self, device: str) -> tuple[str, ...]:
+        """`tenant/job` of each rank of a job that has not ended, on a device."""
+        return tuple(
+            f"{tenant}/{name}"
+            for (tenant, name), ranks in sorted(self._ranks.items())
+            if (job := self._jobs.get((tenant, name))) is not None and not job.ended_unix_ms
+            for rank in ranks
+            if rank.device == device
+        )
 
     def _load(self) -> None:
         with self._fleet.transaction() as transaction:

@@ -111,8 +111,13 @@ def _waiting_for(
 def view_blast_radius(fleet: Fleet, device: str) -> BlastRadius:
     """Who loses something when the device goes dark."""
     endpoints = tuple(e.name for e in fleet.desired.cluster.endpoints.values() if e.device == device)
+    ranks = fleet.ranks_on(device)
     return BlastRadius(
-        endpoints=endpoints, tenants=fleet.desired.tenants_on(device), peers=fleet.desired.peers_of(device)
+        endpoints=endpoints,
+        tenants=fleet.desired.tenants_on(device),
+        peers=fleet.desired.peers_of(device),
+        jobs=tuple(sorted(set(ranks))),
+        ranks=len(ranks),
     )
 
 

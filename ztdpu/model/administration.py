@@ -30,6 +30,10 @@ class BlastRadius:
     tenants: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
     """Devices that share a network with it."""
+    jobs: tuple[str, ...] = ()
+    """Running jobs with a rank on it, `tenant/job`."""
+    ranks: int = 0
+    """Ranks of these jobs that run on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -429,6 +429,10 @@ class BlastRadius(_message.Message):
     ENDPOINTS_FIELD_NUMBER: _builtins.int
     TENANTS_FIELD_NUMBER: _builtins.int
     PEERS_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
+    ranks: _builtins.int
+    """Ranks of these jobs that run on it."""
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -437,16 +441,22 @@ class BlastRadius(_message.Message):
     def peers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Devices that lose this one as a peer."""
 
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Running jobs with a rank on it, "tenant/job"."""
+
     def __init__(
         self,
         *,
         endpoints: _abc.Iterable[_builtins.str] | None = ...,
         tenants: _abc.Iterable[_builtins.str] | None = ...,
         peers: _abc.Iterable[_builtins.str] | None = ...,
+        jobs: _abc.Iterable[_builtins.str] | None = ...,
+        ranks: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints", "peers", b"peers", "tenants", b"tenants"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints", "jobs", b"jobs", "peers", b"peers", "ranks", b"ranks", "tenants", b"tenants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

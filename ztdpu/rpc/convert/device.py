@@ -109,6 +109,8 @@ def change_to_message(change: DeviceChange) -> device_pb2.ChangeDeviceResponse:
             endpoints=change.blast_radius.endpoints,
             tenants=change.blast_radius.tenants,
             peers=change.blast_radius.peers,
+            jobs=change.blast_radius.jobs,
+            ranks=change.blast_radius.ranks,
         ),
     )
 
@@ -127,6 +129,8 @@ def change_from_message(message: device_pb2.ChangeDeviceResponse) -> DeviceChang
             endpoints=tuple(message.blast_radius.endpoints),
             tenants=tuple(message.blast_radius.tenants),
             peers=tuple(message.blast_radius.peers),
+            jobs=tuple(message.blast_radius.jobs),
+            ranks=message.blast_radius.ranks,
         ),
     )
 
