@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager, redirect_std
 from types import TracebackType
 from typing import Any, Self
 
-from ztdpu.agent.attester import Answer, Attester, Session
+from ztdpu.agent.attester import Answer, Attester, Identity, Session
 from ztdpu.agent.identity_keeper import IdentityKeeper
 from ztdpu.agent.own_keys import LeaseKemKeys
 from ztdpu.agent.supervisor import Doors
@@ -78,6 +78,8 @@ class SimulatedDevice:
         self._kem_keys = LeaseKemKeys()
         self._worker_instance = secrets.token_bytes(16)
         self._attested = False
+        self._attesting = asyncio.Lock()
+        self._identity: Identity | None = None
         self.opened = asyncio.Event()
         self.bundles: list[tuple[int, float]] = []
         """(sequence, CLOCK_MONOTONIC in seconds when it came in)."""
@@ -95,26 +97,26 @@ class SimulatedDevice:
         )
 
     async def attest(self) -> Answer:
-        """Attest, and open the stream anew when an SVID came with it. StateError without a lease."""
-        answer = await self.attester.attest(
-            applied_generation=1 << 62,
-            kem_public_key=kem_public_octets(self._kem_keys.ask()),
-            afresh=not self._attested,
-        )
+        """Attest, one after the other: there is one root of trust. StateError without a lease."""
+        async with self._attesting:
+            answer = await self.attester.attest(
+                applied_generation=1 << 62,
+                kem_public_key=kem_public_octets(self._kem_keys.ask()),
+                afresh=not self._attested,
+            )
         if answer.grant is None:
             raise StateError(f"{self.name} is {answer.state}: {answer.reason} {answer.findings}")
         self._attested = True
         self._kem_keys.granted()
-        self._answer = answer
+        self._identity = answer.identity or self._identity
         return answer
 
     def connect(self) -> None:
         """Open the stream with the newest identity."""
-        identity = self._answer.identity
-        if identity is None:
+        if self._identity is None:
             raise StateError("nothing was issued")
         self.opened.clear()
-        self.uplink.open(identity)
+        self.uplink.open(self._identity)
 
     def report(self) -> None:
         """Tell control which bundle is believed, as a status does."""
