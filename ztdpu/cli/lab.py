@@ -27,20 +27,21 @@ FabricOption = Annotated[
     Fabric | None,
     typer.Option("--fabric", envvar="ZTDPU_FABRIC", help="What the lab is made of; default: the best that works here."),
 ]
+DevicesOption = Annotated[int | None, typer.Option(min=1, help="How many devices; what the policy lacks is generated.")]
+PolicyGitOption = Annotated[
+    Path | None,
+    typer.Option("--policy-git", help="New directory for a git repository of the policy, which control reads."),
+]
+StrangerOption = Annotated[list[str] | None, typer.Option(hidden=True, help="A device without endpoint and agent.")]
 _UNKNOWN: Final = "?"
 
 
 @app.command()
 def up(
     *,
-    devices: Annotated[
-        int | None, typer.Option(min=1, help="How many devices; what the policy lacks is generated.")
-    ] = None,
+    devices: DevicesOption = None,
     policy: Annotated[Path | None, typer.Option(help="Directory of policy files.")] = None,
-    policy_git: Annotated[
-        Path | None,
-        typer.Option("--policy-git", help="New directory for a git repository of the policy, which control reads."),
-    ] = None,
+    policy_git: PolicyGitOption = None,
     state: StateOption = DEFAULT_STATE,
     mtu: Annotated[int, typer.Option(min=1400, max=65535, help="MTU of the fabric, octets.")] = DEFAULT_MTU_OCTETS,
     prefix: Annotated[str, typer.Option(help="First part of the namespaces' names.")] = DEFAULT_PREFIX,
@@ -48,9 +49,7 @@ def up(
     lease: Annotated[float, typer.Option(min=2, help="Seconds that a lease lasts.")] = 60,
     fabric: FabricOption = None,
     replace: Annotated[bool, typer.Option("--replace", help="Take a lab that is there down first.")] = False,
-    stranger: Annotated[
-        list[str] | None, typer.Option(hidden=True, help="A device without endpoint and agent.")
-    ] = None,
+    stranger: StrangerOption = None,
 ) -> None:
     """Build a cluster and return when every device is attested and ready."""
     from ztdpu.lab.cluster import start_lab
