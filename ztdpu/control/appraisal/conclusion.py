@@ -149,7 +149,8 @@ class Concluder:
             if was_leased:
                 networks = [n for t, n in fleet.desired.networks.items() if t in fleet.desired.networks_on(device)]
                 fleet.begin_epochs(transaction, networks, f"{state}: {device}")
-            generation = fleet.bump(transaction)
+            # A device that is shown the same again and again changes nothing but its own last evidence.
+            generation = fleet.bump(transaction) if was_leased or state is not current.state else fleet.generation
             if was_leased:
                 fleet.shut_out(transaction, device, generation)
             fleet.write_leaf(transaction, self._event(device, AuditOutcome.REFUSED, reason, state=str(state)))
