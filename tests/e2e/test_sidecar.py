@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,17 @@ from ztdpu.lab.cluster import SIDECAR_TARGET
 from ztdpu.lab.crew import Crew
 from ztdpu.lab.enter import SIDECAR_SOCKET
 
+CHECKOUT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
+
+
+def wait_for(condition, *, seconds, every):
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(every)
+    return value
+
 
 CLIENT = """
 import json
@@ -59,6 +70,18 @@ def test_an_independent_client_in_an_endpoint_sees_endpoint_and_rank(lab):
     assert "permission-denied" in stolen.stderr
     assert json.loads(lab.exec("blue-0", "python", "-c", CLIENT).stdout)["svids"] == [ranks[0], own]
     assert json.loads(lab.ztdpu("job", "list", "-o", "json").stdout)[0]["state"] == "complete"
+
+
+def test_two_ranks_greet_over_mutual_tls_as_the_example_does(lab):
+    token = lab.ztdpu("job", "token", "--tenant", "blue", "--job", "greet", "--world-size", "2").stdout.strip()
+    program = str(CHECKOUT / "examples" / "workload_identity.py")
+    with Crew(lab.state) as crew:
+        crew.start("blue-0", "python", program, "--token", token, "--rank", "0", "--listen", "5005")
+        calling = ("python", program, "--token", token, "--rank", "1", "--connect", "blue-0:5005")
+        said = wait_for(lambda: lab.exec("blue-1", *calling, check=False).stdout, seconds=20, every=0.3)
+    rank = "spiffe://ztdpu.lab/tenant/blue/job/greet/rank/"
+    assert said.strip() == f"{rank}1 talks to {rank}0: hello"
+    lab.ztdpu("job", "end", "greet", "--tenant", "blue")
 
 
 def test_a_tenant_cannot_touch_the_socket_of_its_own_sidecar(lab):
