@@ -16,6 +16,7 @@ import pytest
 
 from ztdpu.control.configuration import ControlConfiguration
 from ztdpu.control.run import ControlProcess
+from ztdpu.control.source import git_process
 from ztdpu.errors import NotFoundError, StateError, UnreachableError
 from ztdpu.lab.policy_repository import PolicyRepository, git, make_policy_repository
 from ztdpu.model.policy_source import PolicyStanding
@@ -282,6 +283,29 @@ async def test_a_first_start_wants_the_repository_and_its_anchor(garden: Garden,
     (garden.plant.folder / "state" / "control.lock").unlink()
     process = await garden.start()
     assert process.fleet.desired.cluster.policy_tests
+
+
+async def test_what_is_refused_is_told_once_and_a_missing_git_is_no_refusal(
+    garden: Garden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = await garden.start()
+    call = calling(process)
+    changes = process._listeners.policy_changes
+    work = garden.repository.work
+    git(work, "commit", "--quiet", "--allow-empty", "-m", "x", environment={"GIT_COMMITTER_DATE": "@4102444800 +0000"})
+    git(work, "push", "--quiet", "origin", "HEAD:refs/heads/main")
+    for _ in range(3):
+        await changes.poll()
+        await asyncio.sleep(1.1)  # a message that counts seconds would be another one
+    assert changes.source.standing is PolicyStanding.REFUSED
+    assert len(await leaves(call, "accept-policy")) == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(git_process, "git_command", lambda *_: ["/nonexistent/git"])
+        await changes.poll()
+        assert (changes.source.standing, "cannot run git" in changes.source.why) == (PolicyStanding.UNREACHABLE, True)
+        assert (await call("sync_policy")).faults
+    await changes.poll()
+    assert changes.source.standing is PolicyStanding.REFUSED
 
 
 async def test_an_operator_moves_the_anchor_and_history_counts_from_there(garden: Garden) -> None:

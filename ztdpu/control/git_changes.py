@@ -27,6 +27,7 @@ from ztdpu.control.store.store import Transaction
 from ztdpu.errors import (
     CommitError,
     ConfigurationError,
+    MachineError,
     NotFoundError,
     PolicyRefusedError,
     StateError,
@@ -104,7 +105,7 @@ class GitChanges(PolicyChanges):
                 else:
                     self._accept(look, await self._compile(look), None)
                     await self._keep_objects()
-            except UnreachableError as error:
+            except (UnreachableError, MachineError) as error:
                 self._be_unreachable(error)
             except (CommitError, PolicyRefusedError, ConfigurationError, StateError) as error:
                 self._refuse(error, is_told=False)
@@ -170,8 +171,8 @@ class GitChanges(PolicyChanges):
         try:
             look = await self._look()
             desired = await self._compile(look)
-        except (CommitError, UnreachableError, PolicyRefusedError, ConfigurationError) as error:
-            if isinstance(error, UnreachableError):
+        except (CommitError, UnreachableError, MachineError, PolicyRefusedError, ConfigurationError) as error:
+            if isinstance(error, UnreachableError | MachineError):
                 self._be_unreachable(error)
             else:
                 self._refuse(error, is_told=True)
@@ -293,7 +294,7 @@ class GitChanges(PolicyChanges):
         )
         return is_news
 
-    def _be_unreachable(self, error: UnreachableError) -> None:
+    def _be_unreachable(self, error: UnreachableError | MachineError) -> None:
         looked = self._standing.looked_unix_ms
         standing = PolicyStanding.HELD if self._state.hold else PolicyStanding.UNREACHABLE
         if self._stand(standing, self._standing.tip, error.message):

@@ -91,9 +91,11 @@ def judge_step(objects: Objects, before: Commit, commit: Commit, trust: Trust, m
 
 
 def _judge_one(objects: Objects, old_tree: str | None, commit: Commit, trust: Trust, moment: Moment) -> Step:
-    ahead_s = commit.committer_unix_s - moment.now_unix_s
-    if ahead_s > FUTURE_SLACK_S:
-        raise CommitHistoryError(f"its committer date is {ahead_s} s in the future", remedy="set the clock")
+    if commit.committer_unix_s - moment.now_unix_s > FUTURE_SLACK_S:
+        # Said as a moment: what does not change from look to look is told once.
+        raise CommitHistoryError(
+            f"its committer date {commit.committer_unix_s} (unix seconds) is in the future", remedy="set the clock"
+        )
     principals = trust.find_signer(commit, now_unix_s=moment.now_unix_s, revoked=moment.revoked)
     paths = []
     for path, _, _ in diff_trees(objects, old_tree, commit.tree):
