@@ -1,10 +1,12 @@
 """A lab's record: as it was, not there, or named as unreadable."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from ztdpu.errors import StateError
+from ztdpu.lab.fabric import ISOLATION, Fabric
 from ztdpu.lab.layout import LabPlan
 from ztdpu.lab.processes import Process
 from ztdpu.lab.record import LabRecord, read_record, require_record
@@ -20,6 +22,20 @@ def written(tmp_path):
 
 def test_a_record_reads_back_as_it_was(written, tmp_path):
     assert read_record(tmp_path) == require_record(tmp_path) == written
+
+
+@pytest.mark.parametrize("fabric", list(Fabric))
+def test_fabric_and_isolation_are_remembered(written, tmp_path, fabric):
+    replace(written, fabric=fabric, isolation=ISOLATION[fabric]).write()
+    read = require_record(tmp_path)
+    assert (read.fabric, read.isolation) == (fabric, ISOLATION[fabric])
+
+
+def test_a_fabric_that_nobody_knows_is_garbage(written, tmp_path):
+    file = tmp_path / "lab.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"fabric": "carrier pigeon"}))
+    with pytest.raises(StateError, match="is not readable"):
+        read_record(tmp_path)
 
 
 @pytest.mark.parametrize("content", [None, b"{}"])
