@@ -12,6 +12,7 @@ from grpc import aio
 
 from ztdpu.control.hub import REVOCATIONS_WAITING_LIMIT, Outbox, RevocationPush, RotatePush
 from ztdpu.control.run import SWEEP_S, ControlProcess
+from ztdpu.control.source import load_desired
 from ztdpu.model.device import DeviceState
 
 NIC_FIRMWARE = re.compile(r"(component: nic-firmware\n +digests:\n) +- ([0-9a-f]{128})")
@@ -57,7 +58,7 @@ async def test_firmware_delisted_while_the_binding_is_awaited_is_not_leased(
 
     def bind(nonce: bytes) -> Any:
         declare_vulnerable(plant)
-        process.reload()
+        process.fleet.adopt(load_desired(process.spec, lowest_roster_serial=0), ())
         return agent.bind(nonce)
 
     with pytest.raises(aio.AioRpcError) as caught:
