@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import socket
 import subprocess
 import time
@@ -16,6 +17,7 @@ from ztdpu.control.source import git_mirror, git_process
 from ztdpu.control.source.git_mirror import GitMirror
 from ztdpu.control.source.git_process import Git
 from ztdpu.errors import CommitContentError, CommitError, UnreachableError
+from ztdpu.lab.policy_repository import git, set_up_signing
 
 ANCHOR = "0" * 40
 
@@ -111,3 +113,25 @@ def test_objects_are_what_they_are_asked_for_as(site: Any) -> None:
             objects.read(name, kind, limit_octets=limit)
         assert objects.read(site.head, "commit", limit_octets=10_000), "and goes on"
     objects.close()
+
+
+def test_a_repository_with_sha256_names_is_read_as_well(site: Any) -> None:
+    folder = site.folder
+    for part in ("policy.git", "work/.git", "state"):
+        shutil.rmtree(folder / part)
+    git(folder, "init", "--quiet", "--bare", "--object-format=sha256", "--initial-branch=main", "policy.git")
+    git(folder, "init", "--quiet", "--object-format=sha256", "--initial-branch=main", "work")
+    site.git("remote", "add", "origin", "../policy.git")
+    set_up_signing(site.work, name="X", email="x@example.org", key=site.keys / "ops")
+    site.commit()
+    site.source_, site.accepted = None, ""
+    site.push()
+    assert site.look().snapshot is None
+    assert len(site.accepted) == 64
+    site.commit({"notes": "x\n"})
+    site.push()
+    assert [step.signer for step in site.look().steps] == ["ops@example.org"]
+    site.commit(by="")
+    site.push()
+    with pytest.raises(CommitError, match="is not signed"):
+        site.look()
