@@ -28,7 +28,8 @@ def _of_kind(kind: str) -> dict[str, Any]:
     schema = KINDS[kind].model_json_schema(by_alias=True)
     schema["properties"]["kind"] = {"const": kind}
     schema["properties"]["apiVersion"] = {"const": API_VERSION}
-    return {"$schema": _DIALECT} | _without_titles(schema)
+    plain: dict[str, Any] = _without_titles(schema)
+    return {"$schema": _DIALECT} | plain
 
 
 def _of_all() -> dict[str, Any]:
