@@ -23,6 +23,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
@@ -266,8 +267,8 @@ def capture_at_tap(interface: str, wanted: Wanted) -> Counts:
         return tap.counts()
 
 
-def main() -> None:
-    """Run from the command line."""
+def read_arguments(arguments: Sequence[str] | None = None) -> tuple[str, Wanted]:
+    """Read the command line, or the same words: interface and what to look for."""
     parser = argparse.ArgumentParser(description="Count what passes an interface.")
     parser.add_argument("--interface", required=True)
     parser.add_argument("--canary", default="", help="hexadecimal")
@@ -278,7 +279,7 @@ def main() -> None:
     parser.add_argument("--stamps", action="store_true", help="say when each of them passed")
     parser.add_argument("--mark", action="append", default=[], help="NAME=HEXADECIMAL: count packets with it")
     parser.add_argument("--keep-octets", type=int, default=0, help="keep the first packet of this length")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     wanted = Wanted(
         canary=bytes.fromhex(given.canary),
         protocol=_TCP if given.tcp else _UDP if given.udp else 0,
@@ -288,8 +289,14 @@ def main() -> None:
         marks=tuple((name, bytes.fromhex(octets)) for name, _, octets in (one.partition("=") for one in given.mark)),
         keep_octets=given.keep_octets,
     )
+    return given.interface, wanted
+
+
+def main() -> None:
+    """Run from the command line."""
+    interface, wanted = read_arguments()
     take = capture_at_tap if TAP_VARIABLE in os.environ else capture
-    json.dump(asdict(take(given.interface, wanted)), sys.stdout)
+    json.dump(asdict(take(interface, wanted)), sys.stdout)
     print()
 
 

@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 from ztdpu.errors import MachineError
 from ztdpu.lab.fabric import Fabric
 from ztdpu.lab.record import read_record
-from ztdpu.lab.userspace.places import own_environment
+from ztdpu.lab.userspace.places import find_tap, own_environment
 
 END_TIMEOUT_S: Final = 10.0
 
@@ -182,16 +182,23 @@ class Crew:
 
     def start_capture(self, target: str, interface: str, *arguments: str) -> Hand:
         """Start counting; returns when it counts."""
-        hand = self.start_python(target, "ztdpu.lab.capture", "--interface", interface, *arguments)
-        hand.read_line()
+        [hand] = self.start_captures([(target, interface, arguments)])
         return hand
 
     def start_captures(self, places: Sequence[tuple[str, str, Sequence[str]]]) -> list[Hand]:
         """Start several captures, (target, interface, arguments) each, at the same time."""
         hands = [
-            self.start_python(target, "ztdpu.lab.capture", "--interface", interface, *arguments)
-            for target, interface, arguments in places
+            self._begin_capture(target, "--interface", interface, *arguments) for target, interface, arguments in places
         ]
         for hand in hands:
             hand.read_line()
         return hands
+
+    def _begin_capture(self, target: str, *arguments: str) -> Hand:
+        if self._plain is None:
+            return self.start_python(target, "ztdpu.lab.capture", *arguments)
+        from ztdpu.lab.userspace.tap_hand import TapHand
+
+        hand = TapHand(find_tap(self._plain, target), target, arguments)
+        self._hands.append(hand)
+        return hand

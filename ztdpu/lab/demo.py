@@ -195,7 +195,7 @@ class Demo:
                 ("blue-0", "ztdpu0", ["--direction", "out", "--keep-octets", str(clear_octets)]),
             ]
         )
-        with self._step("blue and red train") as say:
+        with self._step("blue and red train" if self._training_tenants else "training") as say:
             ranks = {tenant: self._start_training(crew, tenant) for tenant in self._training_tenants}
             if not ranks:
                 say(self.score.note_no_training(f"{NO_TRAINING}. With training: {full_line('make demo')}"))

@@ -28,11 +28,14 @@ def wire_tap(plan: LabPlan) -> Path:
     return plan.paths.state / "wire.sock"
 
 
+def find_tap(plan: LabPlan, target: str) -> Path:
+    """Where programs in the place `target` are let in."""
+    return endpoint_tap(plan) if target in {one.name for one in plan.endpoints} else wire_tap(plan)
+
+
 def own_environment(plan: LabPlan, target: str = "") -> dict[str, str]:
     """Return the environment of a process of the lab; with a target, that of a program in that place."""
     environment = base_environment(plan.state, home=os.environ.get("HOME", "/"))
     if target:
-        is_endpoint = target in {one.name for one in plan.endpoints}
-        tap = endpoint_tap(plan) if is_endpoint else wire_tap(plan)
-        environment |= {TAP_VARIABLE: str(tap), PLACE_VARIABLE: target}
+        environment |= {TAP_VARIABLE: str(find_tap(plan, target)), PLACE_VARIABLE: target}
     return environment
