@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
 from ztdpu.control.audit import AuditEvent, AuditOutcome
 from ztdpu.control.change_steps import ChangeRequest, ChangeSteps
 from ztdpu.control.fleet import Fleet
+from ztdpu.control.job_book import JobBook
 from ztdpu.control.record import JobRankRecord, JobRecord
 from ztdpu.errors import ConflictError, NotFoundError, PermissionDeniedError, StateError, UsageError
 from ztdpu.model.endpoint import Endpoint
@@ -31,45 +32,21 @@ MEMBERSHIPS_LIMIT: Final = 8
 
 
 class Jobs(ChangeSteps):
-    """One per control process; reads the store once, and again after every change."""
+    """One per control process; reads the store once, and follows every change of its own."""
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)
-        self._jobs: dict[tuple[str, str], JobRecord] = {}
-        self._ranks: dict[tuple[str, str], tuple[JobRankRecord, ...]] = {}
-        self.on_change: Callable[[], None] = lambda: None
-        """Called after every change of who is in which job."""
-        self._load()
-        fleet.ranks_on = self.ranks_on
-
-    def ranks_on(self, device: str) -> tuple[str, ...]:
-        """`tenant/job` of each rank of a job that has not ended, on a device."""
-        return tuple(
-            f"{tenant}/{name}"
-            for (tenant, name), ranks in sorted(self._ranks.items())
-            if (job := self._jobs.get((tenant, name))) is not None and not job.ended_unix_ms
-            for rank in ranks
-            if rank.device == device
-        )
-
-    def _load(self) -> None:
-        with self._fleet.transaction() as transaction:
-            jobs, ranks = transaction.list_jobs(), transaction.list_job_ranks()
-        self._jobs = {(one.tenant, one.name): one for one in jobs}
-        self._ranks = {
-            key: tuple(one for one in ranks if (one.tenant, one.job) == key)
-            for key in {(r.tenant, r.job) for r in ranks}
-        }
-
-    def _changed(self) -> None:
-        self._load()
-        self.on_change()
+        with fleet.transaction() as transaction:
+            self._book = JobBook(transaction.list_jobs(), transaction.list_job_ranks())
+        self.on_change: Callable[[Iterable[str]], None] = lambda _devices: None
+        """Called with the devices that a change of who is in which job concerns."""
+        fleet.ranks_on = self._book.ranks_on
 
     # --- reading ---
 
     def list_all(self) -> tuple[JobStatus, ...]:
         """All, by tenant and name."""
-        return tuple(self._status(one) for one in self._jobs.values())
+        return tuple(self._status(one) for _, one in sorted(self._book.jobs.items()))
 
     def get(self, tenant: str, name: str) -> JobStatus:
         """One; NotFoundError."""
@@ -77,24 +54,16 @@ class Jobs(ChangeSteps):
 
     def memberships(self, endpoint: Endpoint) -> tuple[tuple[JobRecord, JobRankRecord], ...]:
         """Open jobs that the endpoint, as policy has it now, is in; the newest membership first."""
-        found = [
-            (self._jobs[key], one)
-            for key, ranks in self._ranks.items()
-            for one in ranks
-            if (one.tenant, one.endpoint, one.device) == (endpoint.tenant, endpoint.name, endpoint.device)
-            and key in self._jobs
-            and not self._jobs[key].ended_unix_ms
-        ]
-        return tuple(sorted(found, key=lambda pair: (-pair[1].joined_unix_ms, pair[0].name)))
+        return self._book.memberships(endpoint)
 
     def _record(self, tenant: str, name: str) -> JobRecord:
-        record = self._jobs.get((tenant, name))
+        record = self._book.jobs.get((tenant, name))
         if record is None:
             raise NotFoundError(f"no job {name!r} of tenant {tenant!r}", remedy="`ztdpu job list`")
         return record
 
     def _status(self, job: JobRecord) -> JobStatus:
-        ranks = self._ranks.get((job.tenant, job.name), ())
+        ranks = self._book.ranks(job)
         return JobStatus(
             tenant=job.tenant,
             name=job.name,
@@ -136,7 +105,7 @@ class Jobs(ChangeSteps):
             _check_job(name, world_size, ttl_s)
             if tenant not in fleet.desired.cluster.tenants:
                 raise NotFoundError(f"no tenant {tenant!r}", remedy="`ztdpu tenant list`")
-            before, token, now_ms = self._jobs.get((tenant, name)), secrets.token_urlsafe(32), fleet.now().unix_ms
+            before, token, now_ms = self._book.jobs.get((tenant, name)), secrets.token_urlsafe(32), fleet.now().unix_ms
             if before is not None and not before.ended_unix_ms and not replace_open:
                 raise ConflictError(
                     f"job {name} of {tenant} is {self._status(before).state}",
@@ -155,7 +124,8 @@ class Jobs(ChangeSteps):
             with fleet.transaction() as transaction:
                 if self._earlier(transaction, request) is not None:
                     raise ConflictError("this request was answered before; a token is told once", remedy="ask anew")
-                for forgotten in self._too_many(tenant, name):
+                surplus = self._too_many(tenant, name)
+                for forgotten in surplus:
                     transaction.delete_job(tenant, forgotten)
                 transaction.delete_job_ranks(tenant, name)
                 transaction.put_job(job)
@@ -163,7 +133,9 @@ class Jobs(ChangeSteps):
                 leaf = request.event(ttl_s=ttl_s, token_sha256=digest, world_size=world_size, epoch=job.epoch)
                 fleet.write_leaf(transaction, leaf)
                 self._remember(transaction, request, {})
-        self._changed()
+        for forgotten in surplus:
+            self._book.forget(tenant, forgotten)
+        self.on_change(self._book.put(job, ()))
         return JobToken(
             tenant=tenant,
             job=name,
@@ -174,7 +146,7 @@ class Jobs(ChangeSteps):
         )
 
     def _too_many(self, tenant: str, name: str) -> list[str]:
-        kept = [one for one in self._jobs.values() if one.tenant == tenant and one.name != name]
+        kept = [one for one in self._book.jobs.values() if one.tenant == tenant and one.name != name]
         excess = len(kept) + 1 - JOBS_LIMIT
         ended = sorted((one for one in kept if one.ended_unix_ms), key=lambda one: one.ended_unix_ms)
         if excess > len(ended):
@@ -191,15 +163,16 @@ class Jobs(ChangeSteps):
         return self.get(tenant, name)
 
     def _end(self, job: JobRecord, event: AuditEvent) -> None:
+        ended = replace(job, ended_unix_ms=self._fleet.now().unix_ms)
         with self._fleet.transaction() as transaction:
-            transaction.put_job(replace(job, ended_unix_ms=self._fleet.now().unix_ms))
+            transaction.put_job(ended)
             self._fleet.write_leaf(transaction, event)
-        self._changed()
+        self.on_change(self._book.put(ended, self._book.ranks(ended)))
 
     def sweep(self) -> None:
         """Jobs of a tenant that policy does not have any more end: one of the same name does not inherit them."""
         tenants = self._fleet.desired.cluster.tenants
-        for job in [one for one in self._jobs.values() if not one.ended_unix_ms and one.tenant not in tenants]:
+        for job in [one for one in self._book.jobs.values() if not one.ended_unix_ms and one.tenant not in tenants]:
             subject = f"{job.tenant}/{job.name}"
             event = AuditEvent(
                 actor="control", role="control", action="end-job", subject=subject,
@@ -225,7 +198,7 @@ class Jobs(ChangeSteps):
             raise PermissionDeniedError(f"a token of tenant {job.tenant}")
         if job.ended_unix_ms:
             raise PermissionDeniedError(f"the token of {job.name}, which has ended")
-        taken = self._ranks.get((job.tenant, job.name), ())
+        taken = self._book.ranks(job)
         own = [one for one in taken if (one.endpoint, one.device) == (endpoint.name, endpoint.device)]
         if any(one.rank == rank for one in own):
             return job
@@ -248,7 +221,7 @@ class Jobs(ChangeSteps):
         with self._fleet.transaction() as transaction:
             transaction.put_job_rank(record)
             self._fleet.write_leaf(transaction, _workload_event("join-job", endpoint, job, rank=rank))
-        self._changed()
+        self.on_change(self._book.put(job, (*taken, record)))
         return job
 
     def leave(self, endpoint: Endpoint, *, name: str) -> None:
@@ -259,13 +232,12 @@ class Jobs(ChangeSteps):
         with self._fleet.transaction() as transaction:
             transaction.delete_job_ranks(job.tenant, job.name, endpoint=endpoint.name)
             self._fleet.write_leaf(transaction, _workload_event("leave-job", endpoint, job))
-        self._changed()
+        self.on_change(self._book.put(job, [one for one in self._book.ranks(job) if one.endpoint != endpoint.name]))
 
     def _find(self, token: str) -> JobRecord | None:
         if not 1 <= len(token) <= TOKEN_LIMIT_CHARACTERS:
             return None
-        digest = _hash(token)
-        return next((one for one in self._jobs.values() if secrets.compare_digest(one.token_sha256, digest)), None)
+        return self._book.find(_hash(token))
 
 
 def _check_job(name: str, world_size: int, ttl_s: int) -> None:

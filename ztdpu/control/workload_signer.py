@@ -86,6 +86,9 @@ class WorkloadSigner:
         self._jwt_key = jwt_key
         self._clock = clock
         self._ttl_s = ttl_s
+        self._encoded: tuple[Bundle, tuple[bytes, ...]] | None = None
+        self.jwt_bundle = jwt_bundle([jwt_key.public_key()])
+        """What verifies JWT-SVIDs: a JWK set."""
 
     @property
     def trust_domain(self) -> str:
@@ -95,12 +98,10 @@ class WorkloadSigner:
     @property
     def authorities(self) -> tuple[bytes, ...]:
         """What verifies X.509-SVIDs, DER."""
-        return tuple(one.public_bytes(Encoding.DER) for one in self._issuer.bundle.authorities)
-
-    @property
-    def jwt_bundle(self) -> bytes:
-        """What verifies JWT-SVIDs: a JWK set."""
-        return jwt_bundle([self._jwt_key.public_key()])
+        bundle = self._issuer.bundle
+        if self._encoded is None or self._encoded[0] is not bundle:
+            self._encoded = (bundle, tuple(one.public_bytes(Encoding.DER) for one in bundle.authorities))
+        return self._encoded[1]
 
     def sign_x509(self, spiffe_id: SpiffeId, public_key: ec.EllipticCurvePublicKey) -> tuple[tuple[bytes, ...], int]:
         """(chain in DER, leaf first; when it ends in unix seconds). Raises SvidError."""

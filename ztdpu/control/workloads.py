@@ -10,7 +10,7 @@ and its state checked before. Keys of workloads are made on their device: here o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +23,7 @@ from ztdpu.control.hub import Connection
 from ztdpu.control.jobs import Jobs
 from ztdpu.control.meters import Meters
 from ztdpu.control.refusals import Refusals, TokenBucket
+from ztdpu.control.source import Desired
 from ztdpu.control.workload_push import MembershipView, WorkloadAnswerPush, WorkloadsPush
 from ztdpu.control.workload_signer import WorkloadSigner
 from ztdpu.errors import LeaseError, PermissionDeniedError, UnreachableError, UsageError, ZtdpuError
@@ -88,15 +89,17 @@ class Workloads:
         self._meters, self._refusals, self._now_s = meters, refusals, now_s
         self._told: dict[str, tuple[Connection, WorkloadsPush]] = {}
         self._budgets: dict[str, TokenBucket] = {}
+        self._bundles = (signer.authorities, signer.jwt_bundle)
+        self._indexed: Desired | None = None
+        self._by_device: dict[str, list[Endpoint]] = {}
         fleet.on_peers = self.tell
-        jobs.on_change = self.tell_all
+        jobs.on_change = self._tell_each
 
     # --- what agents are told ---
 
-    def tell_all(self) -> None:
-        """Tell every connected agent what changed for it."""
-        for connection in self._fleet.hub.list():
-            self.tell(connection.device)
+    def _tell_each(self, devices: Iterable[str]) -> None:
+        for device in devices:
+            self.tell(device)
 
     def tell(self, device: str) -> None:
         """Tell one agent, if it is connected and anything changed since it was told on this stream."""
@@ -106,8 +109,8 @@ class Workloads:
             return
         push = WorkloadsPush(
             trust_domain=self._signer.trust_domain,
-            authorities=self._signer.authorities,
-            jwt_bundle=self._signer.jwt_bundle,
+            authorities=self._bundles[0],
+            jwt_bundle=self._bundles[1],
             memberships=self._memberships(device),
         )
         told = self._told.get(device)
@@ -116,18 +119,28 @@ class Workloads:
             self._fleet.hub.deliver(device, push)
 
     def sweep(self) -> None:
-        """What time and other changes bring: ended leases, tenants that went, a changed bundle."""
+        """What nobody tells of: tenants that went, a changed bundle."""
         self._jobs.sweep()
-        self.tell_all()
+        bundles = (self._signer.authorities, self._signer.jwt_bundle)
+        if bundles != self._bundles:
+            self._bundles = bundles
+            self._tell_each(connection.device for connection in self._fleet.hub.list())
+
+    def _endpoints_on(self, device: str) -> Sequence[Endpoint]:
+        """Those of the policy in force, by an index that is made once for each policy."""
+        desired = self._fleet.desired
+        if self._indexed is not desired:
+            self._indexed, self._by_device = desired, {}
+            for endpoint in desired.cluster.endpoints.values():
+                self._by_device.setdefault(endpoint.device, []).append(endpoint)
+        return self._by_device.get(device, ())
 
     def _memberships(self, device: str) -> tuple[MembershipView, ...]:
         """Every identity on a device that holds a lease; none on any other."""
         if not self._fleet.is_leased(device):
             return ()
         views: list[MembershipView] = []
-        for endpoint in self._fleet.desired.cluster.endpoints.values():
-            if endpoint.device != device:
-                continue
+        for endpoint in self._endpoints_on(device):
             views.append(MembershipView(endpoint=endpoint.name, tenant=endpoint.tenant))
             views += [
                 MembershipView(
