@@ -53,7 +53,8 @@ def test_the_demo_of_nobody_holds_and_leaves_nothing(nobody):
     assert ended.returncode == 0, ended.stderr
     result = json.loads(ended.stdout)
     assert result["ok"] is True
-    assert result["seconds"] < 30
+    others = os.getloadavg()[0] / (os.cpu_count() or 1)
+    assert result["seconds"] < 30 * max(1, others), "30 s on a machine that does nothing else"
     assert (result["fabric"], result["isolation"]) == ("userspace", "shared-uid")
     assert {device["tier"] for device in result["devices"]} == {"affirming"}
     assert result["tenants"] == {}
