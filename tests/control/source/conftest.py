@@ -188,5 +188,5 @@ def site(template: Path, tmp_path: Path) -> Site:
     for part in ("work", "policy.git", "state"):
         shutil.copytree(template / part, tmp_path / part)
     site = Site(tmp_path, template / "keys", accepted=(template / "accepted").read_text())
-    site.source()._tip_in_mirror = site.accepted  # noqa: SLF001 - what the first look had found
+    site.source()._tip_in_mirror = site.accepted
     return site
