@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
+from datetime import timedelta
 from typing import Any
 
 import grpc
 import pytest
 
 from ztdpu.control.authority.key_store import FileKeyStore, SigningKey
+from ztdpu.control.clock import SystemClock
+from ztdpu.control.leases import Instant
 from ztdpu.control.run import ControlProcess
 from ztdpu.errors import ConflictError, StateError, UsageError
-from ztdpu.model.identity import IdentityKind
+from ztdpu.model.identity import BACKDATED_S, IdentityKind, judge_expiry
+from ztdpu.trust.authority import BACKDATING
 from ztdpu.trust.bundle_document import read_bundle_document
 from ztdpu.v1 import agent_pb2
 
@@ -188,3 +193,56 @@ def test_a_signing_key_is_not_handed_out(tmp_path) -> None:
         opened.private_numbers()
     store.destroy("one")
     assert not store.path("one").exists()
+
+
+def test_how_near_an_end_is() -> None:
+    assert timedelta(seconds=BACKDATED_S) == BACKDATING
+
+    def judge(kind: IdentityKind, left_s: float, life_s: int = 1000) -> str:
+        return str(
+            judge_expiry(kind, not_before_unix_s=-BACKDATED_S, not_after_unix_s=life_s, now_unix_s=life_s - left_s)
+        )
+
+    assert [judge(IdentityKind.DEVICE, left) for left in (1000, 251, 249, 51, 49, 1, 0, -5)] == [
+        "ok", "ok", "soon", "soon", "now", "now", "over", "over",
+    ]  # fmt: skip
+    assert [judge(IdentityKind.AUTHORITY, left) for left in (201, 199)] == ["ok", "soon"]
+
+
+async def test_an_end_that_comes_nearer_is_told_once_in_the_log(plant, monkeypatch, make_bare_agent) -> None:
+    told: list[dict[str, Any]] = []
+
+    class Log:
+        def error(self, event: str, **fields: Any) -> None:
+            told.append({"event": event, **fields})
+
+    monkeypatch.setattr("ztdpu.control.identity_view.get_logger", Log)
+    clock = ShiftedClock()
+    process = ControlProcess(plant.configuration(), clock=clock)
+    await process.start()
+    try:
+        for task in process._tasks:
+            task.cancel()
+        view = process._listeners._identities
+        for share, expected in ((0.5, []), (0.85, ["soon"]), (0.9, []), (0.96, ["now"]), (1.01, ["over"]), (1.02, [])):
+            clock.shift_ms = int(365 * 86_400_000 * share)
+            view._due_ns = 0
+            told.clear()
+            await process._listeners.renew()
+            view.sweep()
+            assert [one["expiry"] for one in told if one["kind"] == "authority"] == expected
+        agent = make_bare_agent("dpu-0", process)
+        with pytest.raises(StateError, match="authority ended"):
+            process.issuer.issue_device_svid("dpu-0", agent.keys.tls_key.public_key(), ttl_s=60)
+    finally:
+        await process.stop()
+
+
+class ShiftedClock(SystemClock):
+    """The machine's clocks, with the wall clock moved forward."""
+
+    shift_ms = 0
+
+    def now(self) -> Instant:
+        real = super().now()
+        return dataclasses.replace(real, unix_ms=real.unix_ms + self.shift_ms)

@@ -6,6 +6,7 @@ Called by the Identity servicer; `sweep` by `run`: metrics, and a line in the lo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -19,8 +20,9 @@ from ztdpu.model.identity import Expiry, Identities, IdentityKind, IdentityStatu
 from ztdpu.telemetry import get_logger
 from ztdpu.trust.certificate import spki_sha256
 
-SWEEP_NS = 1_000_000_000
-_WORSE = {Expiry.OK: 0, Expiry.SOON: 1, Expiry.NOW: 2, Expiry.OVER: 3}
+SWEEP_NS: Final = 10_000_000_000
+"""Two reads of the store for each device."""
+_WORSE: Final = {Expiry.OK: 0, Expiry.SOON: 1, Expiry.NOW: 2, Expiry.OVER: 3}
 
 
 class IdentityView:
@@ -42,7 +44,7 @@ class IdentityView:
         )
 
     def sweep(self) -> None:
-        """Measure what is left, at most once a second, and say when it becomes little."""
+        """Measure what is left, every SWEEP_NS, and say when it becomes little."""
         now = self._fleet.now()
         if now.boottime_ns < self._due_ns:
             return

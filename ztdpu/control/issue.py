@@ -204,6 +204,8 @@ class Issuer:
         """What control shows; made anew, with a new key, after half its life and when another authority signs."""
         now = as_datetime(self._clock.now())
         own, authority = self._own, self.standing.active.name
+        if own is not None and self.authority.certificate.not_valid_after_utc <= now:
+            return own  # nothing follows it; that it is over is told by `identity_view`
         if own is None or own.authority != authority or not own.made <= now < own.renewal:
             key = ec.generate_private_key(ec.SECP256R1())
             until = min(now + CONTROL_CERTIFICATE_LIFETIME, self.authority.certificate.not_valid_after_utc)

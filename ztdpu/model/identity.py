@@ -37,6 +37,8 @@ class RotationStep(StrEnum):
 
 SOON_PART: Final = {IdentityKind.AUTHORITY: 0.2, IdentityKind.CONTROL: 0.25, IdentityKind.DEVICE: 0.25}
 NOW_PART: Final = 0.05
+BACKDATED_S: Final = 30
+"""Every certificate begins so long before it was made (`trust.authority.BACKDATING`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,7 @@ class AuthorityRotation:
 
 def judge_expiry(kind: IdentityKind, *, not_before_unix_s: int, not_after_unix_s: int, now_unix_s: float) -> Expiry:
     """How near its end something is, by the part of its life that is left."""
-    left_s, life_s = not_after_unix_s - now_unix_s, not_after_unix_s - not_before_unix_s
+    left_s, life_s = not_after_unix_s - now_unix_s, not_after_unix_s - not_before_unix_s - BACKDATED_S
     if left_s <= 0:
         return Expiry.OVER
     if left_s < life_s * NOW_PART:
