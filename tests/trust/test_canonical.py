@@ -1,5 +1,7 @@
 """The dialect of signed messages."""
 
+import time
+
 import cbor2
 import pytest
 from hypothesis import given
@@ -49,6 +51,23 @@ def test_round_trip(value):
 def test_other_dialects_are_refused(blob):
     with pytest.raises(BindingError):
         canonical.decode(blob, refusal=BindingError)
+
+
+def test_an_array_that_refers_to_itself_costs_no_more_than_its_length():
+    """200 references to 200 references to 200 numbers: 1,413 octets that would become eight million values."""
+    count = 200
+    shared = [b"\xd8\x1c\x98" + bytes([count]) + bytes(count)]  # tag 28: may be referred to
+    shared += [
+        b"\xd8\x1c\x98" + bytes([count]) + (b"\xd8\x1d" + bytes([level])) * count  # tag 29: refers to it
+        for level in range(2)
+    ]
+    blob = b"\x83" + b"".join(shared)
+    started = time.perf_counter()
+    with pytest.raises(BindingError):
+        canonical.decode(blob, refusal=BindingError)
+    assert time.perf_counter() - started < 0.1
+    honest = canonical.encode([[0] * count, [[0] * count] * 2])
+    assert canonical.decode(honest, refusal=BindingError)
 
 
 @given(st.binary(max_size=64))
