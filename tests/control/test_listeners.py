@@ -6,12 +6,16 @@ import asyncio
 import dataclasses
 import ssl
 
+import pytest
 from cryptography import x509
 
+from ztdpu.agent.attester import AGAIN_S
 from ztdpu.control.clock import SystemClock
+from ztdpu.control.configuration import ControlConfiguration
 from ztdpu.control.issue import CONTROL_CERTIFICATE_RENEWAL
 from ztdpu.control.leases import Instant
 from ztdpu.control.run import ControlProcess
+from ztdpu.errors import ConfigurationError
 
 
 class ShiftedClock(SystemClock):
@@ -66,3 +70,55 @@ async def test_stopping_while_handshakes_begin_and_end(plant) -> None:
         await process.stop()
         for _, writer in idle:
             writer.close()
+
+
+async def test_ports_are_opened_anew_and_whoever_comes_again_is_served(plant) -> None:
+    """A handshake that is under way in the very moment is cut (gRPC cannot stop listening alone); the next one works."""
+    process = ControlProcess(plant.configuration())
+    await process.start()
+    served, faults, stopping = 0, [], False
+
+    async def shake_hands() -> None:
+        nonlocal served
+        while not stopping:
+            try:
+                try:
+                    await asyncio.to_thread(shown, process.enrolment_port)
+                except OSError:
+                    await asyncio.sleep(AGAIN_S)
+                    await asyncio.to_thread(shown, process.enrolment_port)
+                served += 1
+            except OSError as error:
+                faults.append(repr(error))
+
+    try:
+        callers = [asyncio.create_task(shake_hands()) for _ in range(4)]
+        before = await asyncio.to_thread(shown, process.enrolment_port)
+        for _ in range(8):
+            process.issuer._own = None  # as if half its life were over
+            await process._listeners.renew()
+            await asyncio.sleep(0.2)
+        stopping = True
+        await asyncio.gather(*callers)
+        assert await asyncio.to_thread(shown, process.enrolment_port) != before
+        assert served > 20
+        assert faults == []
+    finally:
+        await process.stop()
+
+
+async def test_a_port_of_somebody_else_is_refused_although_ours_may_be_shared(plant) -> None:
+    first = ControlProcess(plant.configuration())
+    await first.start()
+    try:
+        document = plant.configuration().model_dump(by_alias=True)
+        document["spec"] |= {
+            "stateDir": plant.folder / "other",
+            "adminSocket": plant.folder / "other-admin" / "admin.sock",
+            "listen": {"enrolment": f"127.0.0.1:{first.enrolment_port}", "main": "127.0.0.1:0"},
+        }
+        second = ControlProcess(ControlConfiguration.model_validate(document))
+        with pytest.raises(ConfigurationError, match="cannot listen"):
+            await second.start()
+    finally:
+        await first.stop()

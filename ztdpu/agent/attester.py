@@ -31,13 +31,14 @@ from ztdpu.agent.configuration import AgentSpec
 from ztdpu.agent.control_channel import enrolment_channel
 from ztdpu.agent.own_keys import OwnKeys, generate_own_keys, make_csr, prove_possession, sign_lease_request
 from ztdpu.agent.supervisor import Doors
-from ztdpu.errors import RefusedError, UnreachableError
+from ztdpu.errors import LeaseError, RefusedError, UnreachableError
 from ztdpu.trust.binding import TTL_LIMIT_S, BindRequest, binding_sha256
 from ztdpu.trust.root import decode_bind_answer, encode_bind_request
 from ztdpu.v1 import attestation_pb2, attestation_pb2_grpc
 
 STEP_LIMIT: Final = 128
 """A full session takes about a dozen messages, more with a long chain in small portions."""
+AGAIN_S: Final = 0.05
 REFUSING_CODES: Final = frozenset(
     {
         grpc.StatusCode.PERMISSION_DENIED,
@@ -46,6 +47,10 @@ REFUSING_CODES: Final = frozenset(
         grpc.StatusCode.NOT_FOUND,
     }
 )
+
+
+class CutError(UnreachableError):
+    """The connection ended, or never stood; control itself said nothing of that kind."""
 
 
 class DeniedError(RefusedError):
@@ -143,18 +148,24 @@ class Attester:
             ),
         )
         begin = attestation_pb2.AttestBegin(device=self._spec.device, join_token=self._join_token, lease=lease)
-        channel = enrolment_channel(
-            self._spec.control.enrolment, trust_domain=self._spec.trust_domain, bundle_pem=self.bundle_pem
-        )
+        try:
+            return await self._try(begin)
+        except CutError:  # control may be opening its ports anew in this moment: whoever comes again is served
+            await asyncio.sleep(AGAIN_S)
+            return await self._try(begin)
+
+    async def _try(self, begin: attestation_pb2.AttestBegin) -> Answer:
+        target = self._spec.control.enrolment
+        channel = enrolment_channel(target, trust_domain=self._spec.trust_domain, bundle_pem=self.bundle_pem)
         async with channel:
             call = attestation_pb2_grpc.AttestationServiceStub(channel).Attest()
             try:
                 async with self._visit() as session:
                     return await self._converse(call, begin, session)
             except aio.AioRpcError as error:
-                raise translate(error, self._spec.control.enrolment) from error
+                raise translate(error, target) from error
             except asyncio.InvalidStateError:
-                raise UnreachableError("control closed the stream", remedy="it is tried again by itself") from None
+                raise CutError("control closed the stream", remedy="it is tried again by itself") from None
             finally:
                 call.cancel()
 
@@ -251,7 +262,9 @@ def translate(error: aio.AioRpcError, target: str) -> DeniedError | UnreachableE
     detail = f"{error.code().name.lower()}: {error.details() or 'no details'}"
     if error.code() in REFUSING_CODES:
         return DeniedError(detail, remedy="`ztdpu device show` at control says why")
-    return UnreachableError(f"control at {target}: {detail}", remedy="it is tried again by itself")
+    was_said = error.details() in (UnreachableError.code, LeaseError.code)
+    kind = UnreachableError if was_said or error.code() is not grpc.StatusCode.UNAVAILABLE else CutError
+    return kind(f"control at {target}: {detail}", remedy="it is tried again by itself")
 
 
 def _pem(chain: Sequence[bytes]) -> bytes:

@@ -4,9 +4,10 @@
 UNIX, in a 0700 directory. Health and reflection on 2 and 3.
 
 Certificates change by opening the two TLS ports anew, every twelve hours and when the authority changes, while the
-servers before still carry their streams: nobody is turned away in between, and agents move over by themselves. gRPC's
-own way (credentials that ask a callback at every handshake) is not used, because it crashes a server that stops in the
-moment in which a handshake ends (seen with grpcio 1.85: "Check failed: prior > 0", or a segmentation fault).
+servers before still carry their streams. No port is ever closed; a handshake under way in that very moment is cut, and
+agents repeat it at once. gRPC's own way (credentials that ask a callback at every handshake) is not used, because it
+crashes a server that stops in the moment in which a handshake ends (seen with grpcio 1.85: "Check failed: prior > 0",
+or a segmentation fault).
 """
 
 from __future__ import annotations
