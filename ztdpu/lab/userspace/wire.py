@@ -18,6 +18,7 @@ import socket
 import struct
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,7 +91,7 @@ class Wire:
             accept = self._acceptor(device, listening, (control, ENROLMENT_PORT))
             self._selector.register(listening, selectors.EVENT_READ, accept)
 
-    def _acceptor(self, device: DevicePlan, listening: socket.socket, control: tuple[str, int]):  # type: ignore[no-untyped-def]  # noqa: ANN202 - a closure
+    def _acceptor(self, device: DevicePlan, listening: socket.socket, control: tuple[str, int]) -> Callable[[], None]:
         def accept() -> None:
             with suppress(OSError):
                 near, _ = listening.accept()
