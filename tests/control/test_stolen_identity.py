@@ -19,7 +19,7 @@ from ztdpu.control.leases import Instant
 from ztdpu.control.run import ControlProcess
 from ztdpu.rpc.client import ControlClient
 from ztdpu.trust.svid import BACKDATING, issue_svid
-from ztdpu.v1 import agent_pb2
+from ztdpu.v1 import agent_pb2, device_pb2, device_pb2_grpc
 
 
 async def leaves(admin, reason: str) -> list[dict]:
@@ -128,3 +128,15 @@ async def test_an_svid_that_ends_ends_its_stream(does, plant, make_bare_agent, o
         assert time.monotonic() - began < 1.5
     finally:
         await process.stop()
+
+
+async def test_a_device_that_calls_what_agents_never_call_is_alarmed(pair, process, admin) -> None:
+    agent, stream = pair
+    async with agent.channel(process.main_port, mutual=True) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await device_pb2_grpc.DeviceServiceStub(channel).ListDevices(device_pb2.ListDevicesRequest())
+    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert "ListDevices" in (await stream.receive("identity_alarm")).identity_alarm.cause
+    assert alarms(process) == 1
+    (leaf,) = await leaves(admin, "permission-denied")
+    assert leaf["subject"] == "dpu-0"

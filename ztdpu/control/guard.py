@@ -94,7 +94,17 @@ class SvidIdentifier:
 class Guard(aio.ServerInterceptor):
     """Authorises every call, then runs it with errors mapped."""
 
-    def __init__(self, identify: Identify, refusals: Refusals, meters: Meters, *, is_local: bool = False) -> None:
+    def __init__(
+        self,
+        identify: Identify,
+        refusals: Refusals,
+        meters: Meters,
+        *,
+        is_local: bool = False,
+        on_misuse: Callable[[str, str, str], None] | None = None,
+    ) -> None:
+        """`on_misuse` hears (device, cause, peer) when a device's SVID calls what no agent ever calls."""
+        self._on_misuse = on_misuse
         self._identify = identify
         self._refusals = refusals
         self._meters = meters
@@ -156,6 +166,8 @@ class Guard(aio.ServerInterceptor):
         try:
             return authorise(caller, method)
         except ZtdpuError as error:
+            if caller.role is Role.AGENT and self._on_misuse is not None:
+                self._on_misuse(caller.device, f"a call of {method.rpartition('/')[2]}", str(context.peer()))
             self._audit(caller, method, error, context)
             raise
 

@@ -51,7 +51,7 @@ class IdentityProof:
         """
         cause = self._find_fault(caller, binding, worker_instance=worker_instance, number=number, signature=signature)
         if cause:
-            self._alarm(caller.device, cause, peer)
+            self.alarm(caller.device, cause, peer)
             raise IdentityMisuseError(cause, remedy="if it was not this device's own agent: revoke the device")
         self._heard[caller.device] = (binding.binding_sha256, number)
 
@@ -78,7 +78,8 @@ class IdentityProof:
             return "a hello that was heard before"
         return ""
 
-    def _alarm(self, device: str, cause: str, peer: str) -> None:
+    def alarm(self, device: str, cause: str, peer: str) -> None:
+        """Tell control's people and the device itself that its identity is in other hands."""
         self._meters.identity_alarms.inc()
         get_logger().error("identity-misuse", device=device, cause=cause, peer=peer)
         alarm = IdentityAlarmPush(cause=cause, peer=peer[:100], unix_ms=self._fleet.now().unix_ms)

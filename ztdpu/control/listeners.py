@@ -44,6 +44,7 @@ from ztdpu.control.configuration import Specification
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.git_changes import GitChanges, GitState
 from ztdpu.control.guard import Guard, SvidIdentifier, identify_anyone, identify_local
+from ztdpu.control.identity_proof import IdentityProof
 from ztdpu.control.identity_view import IdentityView
 from ztdpu.control.issue import Issuer
 from ztdpu.control.jobs import Jobs
@@ -135,6 +136,7 @@ class Listeners:
         self._policy = PolicyServicer(fleet, self.policy_changes, self.policy_watch)
         self._control = ControlServicer(fleet, spec, self._policy)
         self._followers = Followers(fleet)
+        self._proof = IdentityProof(fleet, meters)
         self._identities = IdentityView(fleet, issuer, self._followers, meters)
         self._rotations = AuthorityRotations(fleet, issuer, self._followers, on_change=self.renew)
         self._health = HealthServicer()
@@ -223,7 +225,8 @@ class Listeners:
         credentials = grpc.ssl_server_credentials([(key, chain)])
         self.enrolment_port = _bind(enrolment, _again(listen.enrolment, self.enrolment_port), credentials)
         identifier = SvidIdentifier(self._fleet, self._issuer)
-        main = _make_server(Guard(identifier, self._refusals, self._meters), MAIN_MESSAGE_LIMIT_OCTETS)
+        guard = Guard(identifier, self._refusals, self._meters, on_misuse=self._proof.alarm)
+        main = _make_server(guard, MAIN_MESSAGE_LIMIT_OCTETS)
         self._serve_everything(main)
         mutual = grpc.ssl_server_credentials([(key, chain)], roots, require_client_auth=True)
         self.main_port = _bind(main, _again(listen.main, self.main_port), mutual)
@@ -235,7 +238,7 @@ class Listeners:
         fleet, changes, meters = self._fleet, self._changes, self._meters
         attestation_pb2_grpc.add_AttestationServiceServicer_to_server(self._attestation, server)
         agent_pb2_grpc.add_AgentServiceServicer_to_server(
-            AgentServicer(fleet, meters, self._workloads, self._followers, self._issuer), server
+            AgentServicer(fleet, meters, self._workloads, self._followers, self._issuer, self._proof), server
         )
         device_pb2_grpc.add_DeviceServiceServicer_to_server(DeviceServicer(fleet, changes, meters), server)
         tenant_pb2_grpc.add_TenantServiceServicer_to_server(TenantServicer(fleet), server)

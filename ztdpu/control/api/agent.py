@@ -45,14 +45,20 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     """One Connect stream per device; a newer one takes over from an older one."""
 
     def __init__(
-        self, fleet: Fleet, meters: Meters, workloads: Workloads, followers: Followers, issuer: Issuer
+        self,
+        fleet: Fleet,
+        meters: Meters,
+        workloads: Workloads,
+        followers: Followers,
+        issuer: Issuer,
+        proof: IdentityProof,
     ) -> None:
         self._fleet = fleet
         self._meters = meters
         self._workloads = workloads
         self._followers = followers
         self._issuer = issuer
-        self._proof = IdentityProof(fleet, meters)
+        self._proof = proof
 
     async def Connect(
         self, request_iterator: AsyncIterator[agent_pb2.AgentMessage], context: Any
