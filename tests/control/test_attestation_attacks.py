@@ -514,6 +514,43 @@ async def test_measured_good_then_changed(make_agent, open_stream, admin) -> Non
     assert (await peer.attest()).HasField("lease")
 
 
+async def test_a_boot_that_was_shown_ends_every_older_one_whatever_came_of_it(make_agent, admin, process) -> None:
+    """A thief of the old boot's Alias key gets nothing while the device itself stands there with firmware nobody knows."""
+    agent = await make_agent(applied_generation=UP_TO_DATE)
+    await agent.attest()
+    agent.token = ""
+    thief = await make_agent(token=False, applied_generation=UP_TO_DATE)
+    thief.root, thief.keys, thief.binding = agent.root, agent.keys, agent.binding
+    assert (await thief.attest()).HasField("lease"), "with the key it is the device, until that boots"
+    shipped = default_firmware(PROFILE)
+    agent.firmware = dataclasses.replace(shipped, components={**shipped.components, "nic-firmware": "changed"})
+    agent.reboot()
+    assert (await agent.attest()).state == "contraindicated"
+    with pytest.raises(grpc.RpcError):
+        await thief.attest()
+    assert process.fleet.record("dpu-0").boot_counter == 2
+    assert (await admin.get_device("dpu-0")).state is DeviceState.CONTRAINDICATED
+    agent.firmware = None
+    agent.reboot()
+    assert (await agent.attest()).HasField("lease")
+
+
+async def test_revoked_for_what_it_booted_needs_another_boot(make_agent, admin) -> None:
+    agent = await make_agent(applied_generation=UP_TO_DATE)
+    await agent.attest()
+    agent.token = ""
+    shipped = default_firmware(PROFILE)
+    agent.firmware = dataclasses.replace(shipped, components={**shipped.components, "nic-firmware": "changed"})
+    agent.reboot()
+    assert (await agent.attest()).state == "contraindicated"
+    await admin.revoke_device("dpu-0", reason="unknown firmware")
+    await admin.restore_device("dpu-0", reason="looked at")
+    assert "a newer boot" in (await agent.attest()).reason
+    agent.firmware = None
+    agent.reboot()
+    assert (await agent.attest()).HasField("lease")
+
+
 async def test_quarantine_gives_an_identity_to_good_evidence_only(make_agent, admin) -> None:
     agent = await make_agent(applied_generation=UP_TO_DATE)
     await agent.attest()

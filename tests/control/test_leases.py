@@ -49,6 +49,27 @@ def test_deadline(after_s: float, leased: bool, affirming: DeviceRecord) -> None
     assert (expired is affirming) is leased
 
 
+@pytest.mark.parametrize(("shown_boot", "kept"), [(9, 9), (0, 4), (4, 4), (3, 4)])
+def test_lowered_by_what_was_shown(shown_boot: int, kept: int, affirming: DeviceRecord) -> None:
+    """Only a boot of the pinned device counts (another is 0), and none goes back; shown again it changes nothing."""
+    record = replace(affirming, boot_counter=4)
+    lowered = leases.lower(record, DeviceState.CONTRAINDICATED, "odd", later(1), shown_boot=shown_boot)
+    assert (lowered.state, lowered.reason, lowered.boot_counter) == (DeviceState.CONTRAINDICATED, "odd", kept)
+    assert lowered.version == record.version + 1
+    assert leases.lease_ms(lowered, later(1)) == 0
+    again = leases.lower(lowered, DeviceState.CONTRAINDICATED, "odd", later(2), shown_boot=shown_boot)
+    assert (again.version, again.boot_counter) == (lowered.version, kept)
+
+
+def test_a_newer_boot_of_a_quarantined_device_is_a_change(affirming: DeviceRecord) -> None:
+    """Or an attestation that began before it could be concluded after it."""
+    quarantined = leases.quarantine(replace(affirming, boot_counter=4), "an operator's word", START)
+    lowered = leases.lower(quarantined, DeviceState.QUARANTINED, "odd", later(1), shown_boot=5)
+    assert (lowered.reason, lowered.version) == ("an operator's word", quarantined.version + 1)
+    with pytest.raises(ConflictError):
+        leases.require_unchanged(quarantined, lowered)
+
+
 def test_deadline_of_another_boot_is_void(affirming: DeviceRecord) -> None:
     assert leases.is_leased(affirming, later(1))
     assert not leases.is_leased(affirming, later(1, boot_id="other"))

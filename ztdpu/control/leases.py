@@ -158,6 +158,25 @@ def appraised_state(record: DeviceRecord, tier: Tier, *, tiers_allowed: frozense
     return next_state(record.state, event)
 
 
+def lower(record: DeviceRecord, state: DeviceState, reason: str, now: Instant, *, shown_boot: int) -> DeviceRecord:
+    """The record without a lease. What an operator decided, and why, stands.
+
+    `shown_boot` is that of evidence of the pinned device, 0 of any other. It ends all before it, good or bad: their
+    Alias keys may be anybody's by now. The same shown again changes nothing, and keeps the version.
+    """
+    is_decided = state in (DeviceState.QUARANTINED, DeviceState.REVOKED)
+    lowered = record if is_decided else change_state(record, state, reason, now)
+    boot_counter = max(record.boot_counter, shown_boot)
+    is_changed = state is not record.state or boot_counter != record.boot_counter
+    return replace(
+        lowered,
+        version=record.version + is_changed,
+        boot_counter=boot_counter,
+        lease_boot_id="",
+        lease_deadline_ns=0,
+    )
+
+
 def grant(record: DeviceRecord, state: DeviceState, reason: str, now: Instant, *, duration_ms: int) -> DeviceRecord:
     """The record with a lease from now on. A renewal in the same state keeps version and `since`."""
     if state not in LEASED_STATES:

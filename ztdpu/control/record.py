@@ -24,7 +24,7 @@ class DeviceRecord:
     device_id_sha256: bytes = b""
     """Pinned DeviceID; empty before the device has enrolled."""
     boot_counter: int = 0
-    """Highest ever accepted."""
+    """Highest that evidence of the pinned device ever showed, whatever came of it."""
     boot_floor: int = 0
     """Lowest boot that is still accepted; revoke puts it above the present one."""
     allow_rollback: bool = False

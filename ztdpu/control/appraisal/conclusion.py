@@ -127,20 +127,15 @@ class Concluder:
         with fleet.transaction() as transaction:
             current = transaction.get_device(device) or read
             leases.require_unchanged(read, current)
-            changed = current
-            if state not in (DeviceState.QUARANTINED, DeviceState.REVOKED):  # what an operator decided, and why, stands
-                changed = leases.change_state(current, state, reason, now)
+            shown_boot = appraisal.boot_counter if appraisal.pinned_device_id_sha256 else 0
             fleet.put(
                 transaction,
                 dataclasses.replace(
-                    changed,
-                    version=current.version + (state is not current.state),
+                    leases.lower(current, state, reason, now, shown_boot=shown_boot),
                     tier=appraisal.tier.word,
                     profile=appraisal.profile,
                     ear=ear,
                     appraised_unix_ms=now.unix_ms,
-                    lease_boot_id="",
-                    lease_deadline_ns=0,
                 ),
             )
             transaction.put_evidence(
