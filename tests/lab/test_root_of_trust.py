@@ -248,6 +248,11 @@ def test_the_command_line_probes_what_the_command_line_serves(tmp_path):
         assert bad.returncode == 1
         assert "does not speak SPDM 1.1" in err
         assert "Traceback" not in err
+        (tmp_path / "other").write_text(LonelyDevice(load_profile("generic")).root_pem)
+        stranger = ztdpu(*common[:-1], str(tmp_path / "other"), "--profile", "generic")
+        _, err = stranger.communicate(timeout=30)
+        assert (stranger.returncode, "Traceback" in err) == (1, False)
+        assert "--root of this command" in err
     finally:
         serving.send_signal(signal.SIGINT)
         serving.communicate(timeout=10)

@@ -153,6 +153,32 @@ def test_own_roots_decide_when_they_are_named(world, octets):
     assert verify(stranger, octets).appraisal.tier is Tier.AFFIRMING  # the same seed: the same plant
 
 
+def test_roots_that_cannot_be_read_to_the_end_are_refused(world):
+    """A file of a stranger, signed by his own key: what he puts in as roots is looked at before anybody uses it."""
+    curve = bytes.fromhex("06052b81040022")
+    for odd in (
+        canonical_root(world).replace(curve, curve[:-1] + b"\x7f"),
+        canonical_root(world).replace(b"ztdpu", b"\xff" * 5),
+    ):
+        good = make_file(world)
+        wrong = dataclasses.replace(good, manufacturer_roots=(odd, *good.manufacturer_roots))
+        with pytest.raises(EvidenceError, match="root"):
+            verify(world, encode_file(wrong, world.ear_key))
+        verify(world, encode_file(good, world.ear_key))
+
+
+def test_the_result_is_by_the_control_of_the_domain_that_the_file_names(world):
+    """Without a key binding nothing else in the file names it."""
+    ear = {"device": "dpu-0", "key": world.ear_key, "now": world.now, "binding_sha256": bytes(32), "ttl_s": 60}
+    root = world.boot()
+    evidence = world.collect(root)
+    ear = issue_ear(world.appraise(evidence), issuer="spiffe://ztdpu.lab/control", **ear)
+    good = make_file(world, root, evidence=evidence.encode(), key_binding=b"", ear=ear)
+    assert verify(world, encode_file(good, world.ear_key)).binding is None
+    with pytest.raises(EvidenceError, match=r"control of other\.example"):
+        verify(world, encode_file(dataclasses.replace(good, trust_domain="other.example"), world.ear_key))
+
+
 def make_other_root(world):
     from ztdpu.trust.manufacture import create_manufacturer
 

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from ztdpu.agent.configuration import AgentSpec
 from ztdpu.errors import ConfigurationError, Location, StateError
+from ztdpu.trust.certificate import load_anchors
 from ztdpu.trust.sshsig import parse_public_keys
 
 FILE_LIMIT_OCTETS: Final = 1024 * 1024
@@ -90,9 +91,9 @@ def _read(path: Path) -> bytes:
 
 def _certificates(path: Path, octets: bytes) -> Sequence[x509.Certificate]:
     try:
-        return x509.load_pem_x509_certificates(octets)
+        return load_anchors(octets)
     except ValueError as error:
-        raise _refusal(path, "holds no PEM certificates", "name a file of PEM certificates") from error
+        raise _refusal(path, f"cannot be used: {error}", "name a file of PEM certificates") from error
 
 
 def _operator_keys(path: Path) -> Sequence[Ed25519PublicKey]:

@@ -50,15 +50,14 @@ def probe(
 
 
 def _read_roots(path: Path) -> tuple[Any, ...]:
-    from cryptography import x509
-
     from ztdpu.errors import ConfigurationError
+    from ztdpu.trust.certificate import load_anchors
 
     try:
         with path.open("rb") as file:
-            return tuple(x509.load_pem_x509_certificates(file.read(_ROOT_LIMIT_OCTETS)))
+            return load_anchors(file.read(_ROOT_LIMIT_OCTETS))
     except (OSError, ValueError) as error:
-        cause = error.strerror if isinstance(error, OSError) else "no PEM certificates in it"
+        cause = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigurationError(f"{path} cannot be read: {cause}", remedy="name the file of the root") from error
 
 

@@ -14,6 +14,7 @@ from cryptography import x509
 from ztdpu.errors import ConfigurationError, EvidenceError, Location, NotFoundError
 from ztdpu.policy.load import load_directory
 from ztdpu.policy.references import appraisal_policy_for, reference_values_for
+from ztdpu.trust.certificate import load_anchors
 from ztdpu.trust.evidence_file import FILE_LIMIT_OCTETS, Verified, open_file, public_octets, verify_file
 from ztdpu.trust.reference import AppraisalPolicy
 
@@ -101,20 +102,21 @@ def _read(path: str | os.PathLike[str], limit_octets: int) -> bytes:
 
 def _read_roots(path: str | os.PathLike[str]) -> tuple[x509.Certificate, ...]:
     try:
-        return tuple(x509.load_pem_x509_certificates(_read(path, ANCHOR_LIMIT_OCTETS)))
+        return load_anchors(_read(path, ANCHOR_LIMIT_OCTETS))
     except ValueError as error:
         raise ConfigurationError(
-            "no certificates in it", remedy="give a PEM bundle", where=Location(file=str(path), line=0)
+            f"no roots in it: {error}", remedy="give a PEM bundle", where=Location(file=str(path), line=0)
         ) from error
 
 
 def _read_key(path: str | os.PathLike[str]) -> bytes:
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     try:
         key = load_pem_public_key(_read(path, ANCHOR_LIMIT_OCTETS))
-    except ValueError as error:
+    except (ValueError, UnsupportedAlgorithm) as error:
         raise ConfigurationError(
             "no public key in it", remedy="give control's ear.pem", where=Location(file=str(path), line=0)
         ) from error

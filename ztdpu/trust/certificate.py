@@ -16,7 +16,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from ztdpu.errors import RefusedError
+from ztdpu.errors import CertificateError, RefusedError
 
 CERTIFICATE_LIMIT_OCTETS: Final = 8192
 _EXTENSION_LIMIT: Final = 32
@@ -62,6 +62,26 @@ def load_certificate(der: bytes, *, refusal: type[RefusedError]) -> x509.Certifi
     if not whole:
         raise refusal("certificate's signature is not a whole number of octets")
     return certificate
+
+
+def load_anchors(pem: bytes) -> tuple[x509.Certificate, ...]:
+    """Read a PEM bundle of roots and see that all of each can be read: they are looked at whenever a peer shows up.
+
+    Raises ValueError when there is none, or one that cannot be read to the end; its text is fit for people.
+    """
+    try:
+        return tuple(check_anchor(one) for one in x509.load_pem_x509_certificates(pem))
+    except (CertificateError, *_UNREADABLE) as error:
+        raise ValueError(error.message if isinstance(error, CertificateError) else "no PEM certificates") from error
+
+
+def check_anchor(certificate: x509.Certificate) -> x509.Certificate:
+    """Give a root back whose parts can all be read, its key among them. Raises CertificateError."""
+    try:
+        certificate.public_key()
+    except _UNREADABLE as error:
+        raise CertificateError("the key of a root cannot be read") from error
+    return load_certificate(certificate.public_bytes(Encoding.DER), refusal=CertificateError)
 
 
 def find_extension(certificate: x509.Certificate, kind: type[_Extension]) -> x509.Extension[_Extension] | None:

@@ -150,7 +150,8 @@ def _pinned(root: x509.Certificate, roots: Sequence[x509.Certificate]) -> x509.C
             return pinned
     raise CertificateError(
         "chain does not lead to a pinned manufacturer root",
-        remedy="if the device is genuine, add its manufacturer's root to manufacturerRootsFile",
+        remedy="if the device is genuine, trust its manufacturer's root: "
+        "--root of this command, or manufacturerRootsFile of control and agents",
     )
 
 

@@ -25,11 +25,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 
-from ztdpu.errors import EvidenceError
+from ztdpu.errors import CertificateError, EvidenceError
 from ztdpu.model.attestation import Tier
 from ztdpu.trust import canonical
 from ztdpu.trust.appraise import Appraisal, appraise
 from ztdpu.trust.binding import KeyBinding, binding_sha256, open_envelope
+from ztdpu.trust.certificate import check_anchor, load_certificate
 from ztdpu.trust.ear import EarClaims, verify_ear
 from ztdpu.trust.reference import AppraisalPolicy, ReferenceValues, parse_version
 from ztdpu.trust.spdm.evidence import decode_evidence
@@ -177,14 +178,17 @@ def verify_file(
     shown = (appraisal.nonce, appraisal.device_id_sha256, appraisal.ueid, appraisal.boot_counter)
     if shown != (result.nonce, result.device_id_sha256, result.ueid, result.boot_counter):
         raise EvidenceError("attestation result and evidence speak of different devices, boots or nonces")
+    if result.issuer != f"spiffe://{file.trust_domain}/control":
+        raise EvidenceError(f"the result is not by the control of {file.trust_domain}, which the file names")
     return Verified(file=file, appraisal=appraisal, result=result, binding=_open_binding(file, appraisal))
 
 
 def load_roots(file: EvidenceFile) -> tuple[x509.Certificate, ...]:
     """The manufacturer roots in the file. EvidenceError when one cannot be read."""
     try:
-        return tuple(x509.load_der_x509_certificate(der) for der in file.manufacturer_roots)
-    except ValueError as error:
+        loaded = [load_certificate(der, refusal=CertificateError) for der in file.manufacturer_roots]
+        return tuple(check_anchor(one) for one in loaded)
+    except CertificateError as error:
         raise EvidenceError("a manufacturer root in the evidence file cannot be read") from error
 
 

@@ -23,6 +23,7 @@ from ztdpu.policy.compile import CompiledTables, Compiler
 from ztdpu.policy.load import load_directory
 from ztdpu.policy.references import appraisal_policy_for, reference_values_for
 from ztdpu.policy.tests import run_tests
+from ztdpu.trust.certificate import load_anchors
 from ztdpu.trust.reference import AppraisalPolicy, ReferenceValues
 from ztdpu.trust.roster import Roster, verify_roster
 from ztdpu.trust.sshsig import parse_public_keys
@@ -146,10 +147,10 @@ def build_desired(spec: Specification, load: Callable[[], Cluster], *, lowest_ro
 def load_manufacturer_roots(path: Path) -> tuple[x509.Certificate, ...]:
     """PEM bundle of pinned roots; ConfigurationError when it holds none."""
     try:
-        return tuple(x509.load_pem_x509_certificates(_read(path)))
+        return load_anchors(_read(path))
     except ValueError as error:
         raise ConfigurationError(
-            f"no certificates in it: {error}", remedy="give a PEM bundle", where=Location(file=str(path), line=0)
+            f"no roots in it: {error}", remedy="give a PEM bundle", where=Location(file=str(path), line=0)
         ) from error
 
 
