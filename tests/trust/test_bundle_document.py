@@ -112,3 +112,35 @@ def test_a_successor_never_goes_back_and_believes_somebody() -> None:
         check_successor(make(), sequence=8)
     with pytest.raises(SvidError, match="without authorities"):
         check_successor(make(authorities=()), sequence=1)
+
+
+# --- documents of another implementation ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "domain", "jwt_keys", "cause"),
+    [
+        ("spiffebundle_valid_1.json", "local", 1, None),
+        ("spiffebundle_valid_2.json", "local", 6, None),
+        ("spiffebundle_missing_kid.json", "local", 0, KeyError),
+        ("spiffebundle_multiple_x509.json", "local", 0, ValueError),
+        ("spiffebundle_no_keys.json", "local", 0, KeyError),
+    ],
+)
+def test_documents_of_another_implementation(shared_vectors, name, domain, jwt_keys, cause):
+    """They may leave the sequence out; ours never do, so without one a document is refused whatever is in it."""
+    path = shared_vectors / "spiffe" / name
+    if not path.exists():
+        pytest.skip(f"{name} is not here")
+    fields = json.loads(path.read_bytes())
+    octets = json.dumps({"spiffe_sequence": 1} | fields).encode()
+    if cause is None:
+        document = read_bundle_document(octets, trust_domain=domain)
+        assert (len(document.authorities), len(document.jwt_keys)) == (1, jwt_keys)
+    else:
+        with pytest.raises(SvidError) as refusal:
+            read_bundle_document(octets, trust_domain=domain)
+        assert isinstance(refusal.value.__cause__, cause)
+    if "spiffe_sequence" not in fields:
+        with pytest.raises(SvidError):
+            read_bundle_document(path.read_bytes(), trust_domain=domain)

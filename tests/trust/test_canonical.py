@@ -1,6 +1,7 @@
 """The dialect of signed messages."""
 
 import time
+from pathlib import Path
 
 import cbor2
 import pytest
@@ -83,3 +84,25 @@ def test_noise_is_refused_or_spelt_the_only_way(blob):
 def test_values_outside_the_dialect_are_not_encoded(value):
     with pytest.raises(ValueError):
         canonical.encode(value)
+
+
+@pytest.mark.parametrize(
+    "name", ["veraison_corim-1.cbor", "veraison_signed-example-corim.cbor", "veraison_unsigned-example-corim.cbor"]
+)
+def test_manifests_of_another_project_are_refused(shared_vectors, name):
+    """CoRIM is well-formed CBOR with tags and maps, which nothing here reads: reference values are policy documents."""
+    path = shared_vectors / "rats" / name
+    if not path.exists():
+        pytest.skip(f"{name} is not here")
+    assert isinstance(cbor2.loads(path.read_bytes()), cbor2.CBORTag)
+    with pytest.raises(BindingError, match="dialect"):
+        canonical.decode(path.read_bytes(), refusal=BindingError)
+
+
+def test_every_recorded_vector_of_trust_has_a_test(shared_vectors):
+    """Files that nobody opens say nothing."""
+    folders = [shared_vectors / name for name in ("dice", "rats", "spdm", "spiffe")]
+    if not all(folder.is_dir() for folder in folders):
+        pytest.skip("shared vectors are absent")
+    tests = "".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
+    assert [one.name for folder in folders for one in sorted(folder.iterdir()) if one.name not in tests] == []
