@@ -45,6 +45,8 @@ class Metric(StrEnum):
     """Counter by code word: commits of the policy repository that were refused, once per commit and cause."""
     POLICY_TESTS_FAILED = "ztdpu_policy_tests_failed"
     """Gauge: policy tests that fail in the cluster as it is now."""
+    POLICY_AUDITED = "ztdpu_policy_audited_total"
+    """Counter by device, policy and outcome (`drop`, `allow`): first packets that audit mode would decide otherwise."""
     PACKETS = "ztdpu_packets"
     """Gauge by device and reason: what a connected agent last said; a new worker counts from 0."""
 

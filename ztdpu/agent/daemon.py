@@ -20,6 +20,7 @@ from typing import Any, Final
 from ztdpu.agent import lifecycle_words as words
 from ztdpu.agent import mailbox, statement
 from ztdpu.agent.attester import Answer, Attester, DeniedError, Identity
+from ztdpu.agent.audit_mode import tell_audits
 from ztdpu.agent.configuration import AgentSpec
 from ztdpu.agent.conversation import Conversation
 from ztdpu.agent.door import DoorClosedError
@@ -278,6 +279,8 @@ class Daemon:
                 self._exchange.want(message.peer, message.network_id, message.use)
             case mailbox.EndpointDown():
                 self._functions.endpoint_down(message.endpoint_id, message.cause)
+            case mailbox.AuditNoted():
+                self._send(tell_audits(message))
             case mailbox.SaDeleted():
                 self._exchange.sa_ended(message.peer, SaEnd(message.cause))
             case mailbox.ClockDoubt():
@@ -363,7 +366,11 @@ class Daemon:
         )
         self._send(
             statement.status(
-                self._conversation, self._exchange, instance=self._instance, waiting_for=waiting_for, counters=counters,
+                self._conversation,
+                self._exchange,
+                instance=self._instance,
+                waiting_for=waiting_for,
+                counters=counters,
                 bundle_sequence=self._keeper.trust.sequence,
             )
         )

@@ -241,6 +241,19 @@ class EndpointDown(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class AuditNoted(Message):
+    """First packets that policies in audit mode would treat otherwise; every two seconds at most, and before a swap."""
+
+    WORD: ClassVar[str] = "audit-noted"
+    revision: bytes
+    """Of the tables whose row numbers these are."""
+    rows: list[list[Any]]
+    """[[tenant, endpoint, direction, peer (packed), protocol, port, reason, rule id or None, packets], ...]"""
+    uncounted: int
+    """Packets beyond what rows there were for."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClockDoubt(Message):
     """The clock stepped: SAs and master keys are gone, nothing moves until a new lease."""
 
@@ -275,7 +288,8 @@ MESSAGES: Final[Mapping[str, type[Message]]] = MappingProxyType(
         for kind in (
             Configure, AttachEndpoint, DetachEndpoint, ApplyTables, SetLease, AllocateSas, InstallSas, ActivateSas,
             RemovePeer, RotateMasterKey, GetStatistics, WorkerReady, TablesApplied, TablesRefused, SasWanted,
-            SasAllocated, SasInstalled, SaDeleted, PeerRemoved, MasterKeyRotated, EndpointDown, ClockDoubt, Statistics,
+            SasAllocated, SasInstalled, SaDeleted, PeerRemoved, MasterKeyRotated, EndpointDown, AuditNoted, ClockDoubt,
+            Statistics,
         )
     }
 )  # fmt: skip

@@ -77,6 +77,12 @@ class Meters:
         self.policy_tests_failed = Gauge(
             Metric.POLICY_TESTS_FAILED, "Policy tests that fail now.", registry=self.registry
         )
+        self.policy_audited = Counter(
+            Metric.POLICY_AUDITED,
+            "First packets that a policy in audit mode would decide otherwise.",
+            ["device", "policy", "would"],
+            registry=self.registry,
+        )
         self.packets = Gauge(
             Metric.PACKETS, "Packets as agents count them, by reason.", ["device", "reason"], registry=self.registry
         )

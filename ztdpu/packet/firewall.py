@@ -22,6 +22,7 @@ from typing import Final
 
 from ztdpu.model.flow import Direction
 from ztdpu.model.verdict import Outcome, Reason, Verdict
+from ztdpu.packet.audit_book import AUDITED, AuditBook, Sighting
 from ztdpu.packet.fence import Fence
 from ztdpu.packet.flows import EXPIRE_LIMIT, Flow, FlowTable, reverse_key
 from ztdpu.packet.headers import ICMP, ICMPV6, SYN, TCP, Packet
@@ -52,6 +53,8 @@ class Firewall:
     """Default deny, stateful. `now_s` is any clock in seconds that never goes back; one thread only."""
 
     def __init__(self, tables: DeviceTables) -> None:
+        self.audits = AuditBook()
+        """First packets that policies in audit mode would treat otherwise."""
         self._table = FlowTable()
         self._ways = Ways(tables)
         self._fences = _build_fences(tables, self._ways, {})
@@ -126,9 +129,11 @@ class Firewall:
                 _relate(fence, fence.flows.received, packet) if is_error(packet) else _explain(fence, packet, refusal)
             )
         opening = fence.judge(Direction.EGRESS, destination, packet.protocol, packet.destination_port)
+        route = fence.ways.get(destination)
+        if opening.reason in AUDITED and route is not None:
+            self._note(fence, Direction.EGRESS, destination, packet, opening)
         if opening.verdict is Verdict.DROP:
             return opening
-        route = fence.ways.get(destination)
         if route is None:
             return NO_ROUTE
         answers = reverse_key(packet.key, packet.protocol, len(source))
@@ -152,6 +157,8 @@ class Firewall:
             # An error answers what went out.
             return _relate(fence, fence.flows.sent, packet) if is_error(packet) else _explain(fence, packet, refusal)
         opening = fence.judge(Direction.INGRESS, source, packet.protocol, packet.destination_port)
+        if opening.reason in AUDITED:
+            self._note(fence, Direction.INGRESS, source, packet, opening)
         if opening.verdict is Verdict.DROP:
             return opening
         answers = reverse_key(packet.key, packet.protocol, len(source))
@@ -161,6 +168,10 @@ class Firewall:
             route=route, last_s=now_s,
         )  # fmt: skip
         return self._remember(fence, packet, flow, opening)
+
+    def _note(self, fence: Fence, direction: Direction, peer: bytes, packet: Packet, opening: Outcome) -> None:
+        sighting = Sighting(direction, peer, packet.protocol, packet.destination_port, opening.reason, opening.rule_id)
+        self.audits.note(fence.network.tenant, fence.table.name, sighting)
 
     def _remember(self, fence: Fence, packet: Packet, flow: Flow, opening: Outcome) -> Outcome:
         if not self._table.add(flow, quota=fence.network.flow_quota, now_s=flow.last_s):

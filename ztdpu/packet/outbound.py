@@ -78,7 +78,7 @@ class Outbound:
             elif packet.route is None:
                 reason = Reason.NO_ROUTE
             elif packet.route.device == station.device:
-                reason = self._local(packet.route, octets)
+                reason = self._local(packet.route, octets, outcome.reason)
             else:
                 reason = self._seal(packet.route.device, packet.route.network_id, outcome.reason)
                 if reason is None:
@@ -96,8 +96,8 @@ class Outbound:
         self._batch_entries.clear()
         self._batch_end = 0
 
-    def _local(self, way: Way, octets: int) -> Reason:
-        """Through the other endpoint's rules to its TUN; returns how it ended."""
+    def _local(self, way: Way, octets: int, allowed: Reason) -> Reason:
+        """Through the other endpoint's rules to its TUN; returns how it ended. `allowed`: why it left."""
         station, packet = self._station, self._packet
         firewall = station.firewall
         target = firewall.neighbour(way) if firewall is not None else None
@@ -115,7 +115,9 @@ class Outbound:
             segment_octets=packet.segment_octets,
         )
         frame = self.read_buffer[VIRTIO_OCTETS : VIRTIO_OCTETS + octets]
-        return station.sink.deliver(target.endpoint_id, [virtio, frame]) or outcome.reason
+        # It passed twice and ends once: what audit mode found on the way out must not get lost.
+        passed = allowed if allowed is Reason.AUDIT_WOULD_DROP else outcome.reason
+        return station.sink.deliver(target.endpoint_id, [virtio, frame]) or passed
 
     def _seal(self, device: str, network_id: bytes, allowed: Reason) -> Reason | None:
         """Seal for `device`; returns how it ended, None when `flush` will count it."""

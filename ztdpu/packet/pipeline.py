@@ -23,6 +23,7 @@ from ztdpu.model.sa import (
     SaUse,
 )
 from ztdpu.model.verdict import Reason
+from ztdpu.packet.audit_book import AuditRows
 from ztdpu.packet.firewall import Firewall
 from ztdpu.packet.forwarding import build_forwarding
 from ztdpu.packet.gate import Gate
@@ -108,6 +109,13 @@ class Pipeline:
     def take_wanted(self) -> list[Line]:
         """Return the lines that need a sending SA, each at most once a second."""
         return self._station.take_wanted()
+
+    def take_audits(self, *, is_last: bool = False) -> AuditRows | None:
+        """Return what policies in audit mode would treat otherwise, now and then; `is_last`: all that is left, now."""
+        firewall = self._station.firewall
+        if firewall is None:
+            return None
+        return firewall.audits.close() if is_last else firewall.audits.take(self._gate.now_s)
 
     def take_deletions(self) -> list[Deletion]:
         """Return the receiving SAs that ended by themselves since the last call."""

@@ -3,7 +3,7 @@
 Called by control (for every device, at every change) and by the `policy` commands. Pure: the same cluster,
 networks and device give the same bytes. Rows are made by `policy.rows`, who exists for whom by `policy.topology`.
 
-The file and line behind each row go into `sources`, beside the blob: the worker reports a row's number, people
+The file and line behind each row go into `origins`, beside the blob: the worker reports a row's number, people
 are shown the line.
 """
 
@@ -46,8 +46,13 @@ class CompiledTables:
     blob: bytes
     revision: bytes
     """SHA-256 of `blob`."""
-    sources: Mapping[int, Location]
-    """rule id -> the line of the policy file that asked for it."""
+    origins: Mapping[int, Origin]
+    """rule id -> what asked for it."""
+
+    @property
+    def sources(self) -> Mapping[int, Location]:
+        """Rule id -> the line of the policy file that asked for it."""
+        return {rule_id: origin.where for rule_id, origin in self.origins.items()}
 
 
 def compile_tables(
@@ -93,8 +98,7 @@ class Compiler:
         """Return the tables of one device with all that travels beside. Raises as `compile_tables`."""
         tables, origins = self.tables(device)
         blob = encode_tables(tables)
-        sources = {rule_id: origin.where for rule_id, origin in origins.items()}
-        return CompiledTables(blob=blob, revision=revision(blob), sources=sources)
+        return CompiledTables(blob=blob, revision=revision(blob), origins=origins)
 
     def tables(self, device: str) -> tuple[DeviceTables, dict[int, Origin]]:
         """Return the tables before they are encoded, and what asked for each row. Raises as `compile_tables`."""

@@ -27,6 +27,7 @@ class AgentMessage(_message.Message):
     SA_FIELD_NUMBER: _builtins.int
     REVOCATION_APPLIED_FIELD_NUMBER: _builtins.int
     WORKLOAD_FIELD_NUMBER: _builtins.int
+    AUDIT_MODE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___AgentHello: ...
     @_builtins.property
@@ -41,6 +42,8 @@ class AgentMessage(_message.Message):
     def workload(self) -> Global___WorkloadRequest:
         """For an endpoint on this device; answered by a WorkloadAnswer of the same number."""
 
+    @_builtins.property
+    def audit_mode(self) -> Global___AuditModeRows: ...
     def __init__(
         self,
         *,
@@ -49,16 +52,95 @@ class AgentMessage(_message.Message):
         sa: Global___SaEnvelope | None = ...,
         revocation_applied: Global___RevocationApplied | None = ...,
         workload: Global___WorkloadRequest | None = ...,
+        audit_mode: Global___AuditModeRows | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "message", b"message", "revocation_applied", b"revocation_applied", "sa", b"sa", "status", b"status", "workload", b"workload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["audit_mode", b"audit_mode", "hello", b"hello", "message", b"message", "revocation_applied", b"revocation_applied", "sa", b"sa", "status", b"status", "workload", b"workload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "message", b"message", "revocation_applied", b"revocation_applied", "sa", b"sa", "status", b"status", "workload", b"workload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["audit_mode", b"audit_mode", "hello", b"hello", "message", b"message", "revocation_applied", b"revocation_applied", "sa", b"sa", "status", b"status", "workload", b"workload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "status", "sa", "revocation_applied", "workload"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "status", "sa", "revocation_applied", "workload", "audit_mode"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
 Global___AgentMessage: _TypeAlias = AgentMessage  # noqa: Y015
+
+@_typing.final
+class AuditModeRows(_message.Message):
+    """First packets that policies in audit mode would treat otherwise, added up; every two seconds at most."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    UNCOUNTED_FIELD_NUMBER: _builtins.int
+    revision: _builtins.bytes
+    """Of the tables whose row numbers these are."""
+    uncounted: _builtins.int
+    """Packets for which there was no row."""
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditModeRow]: ...
+    def __init__(
+        self,
+        *,
+        revision: _builtins.bytes = ...,
+        rows: _abc.Iterable[Global___AuditModeRow] | None = ...,
+        uncounted: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision", "rows", b"rows", "uncounted", b"uncounted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditModeRows: _TypeAlias = AuditModeRows  # noqa: Y015
+
+@_typing.final
+class AuditModeRow(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    DIRECTION_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    RULE_ID_FIELD_NUMBER: _builtins.int
+    PACKETS_FIELD_NUMBER: _builtins.int
+    endpoint: _builtins.str
+    direction: _builtins.str
+    """`egress` or `ingress`, as the endpoint sees it."""
+    peer: _builtins.bytes
+    """Overlay address at the far end, packed."""
+    protocol: _builtins.int
+    """IP protocol number."""
+    port: _builtins.int
+    """Destination port; 0 for ICMP."""
+    reason: _builtins.str
+    """`audit_would_drop` or `audit_would_allow`."""
+    rule_id: _builtins.int
+    """Row of the tables that would decide; absent: no row would allow it."""
+    packets: _builtins.int
+    def __init__(
+        self,
+        *,
+        endpoint: _builtins.str = ...,
+        direction: _builtins.str = ...,
+        peer: _builtins.bytes = ...,
+        protocol: _builtins.int = ...,
+        port: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        rule_id: _builtins.int | None = ...,
+        packets: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rule_id", b"_rule_id", "rule_id", b"rule_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rule_id", b"_rule_id", "direction", b"direction", "endpoint", b"endpoint", "packets", b"packets", "peer", b"peer", "port", b"port", "protocol", b"protocol", "reason", b"reason", "rule_id", b"rule_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__rule_id: _TypeAlias = _typing.Literal["rule_id"]  # noqa: Y015
+    _WhichOneofArgType__rule_id: _TypeAlias = _typing.Literal["_rule_id", b"_rule_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rule_id) -> _WhichOneofReturnType__rule_id | None: ...
+
+Global___AuditModeRow: _TypeAlias = AuditModeRow  # noqa: Y015
 
 @_typing.final
 class AgentHello(_message.Message):

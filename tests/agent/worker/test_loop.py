@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
 import signal
@@ -209,14 +210,21 @@ class InMemory:
         )
         self.address = f"127.0.1.{10 + number}"
         self.worker.set_underlay(UdpUnderlay(self.address, port=port), pipeline)
-        pipeline.apply_tables(conftest.tables_of(number))
-        pipeline._station.forwarding.peers[f"dpu-{1 - number}"] = socket.inet_aton(f"127.0.1.{11 - number}")
+        self.tables = conftest.tables_of(number)
+        pipeline.apply_tables(self.tables)
+        self.number, self.pipeline = number, pipeline
+        self.join_peer()
         now = {"boottime_ns": time.clock_gettime_ns(time.CLOCK_BOOTTIME), "realtime_ns": time.time_ns()}
         pipeline.set_lease(now["boottime_ns"] + 60_000_000_000, **now)
         self.worker.begin_batch()
-        self.pipeline = pipeline
         self.worker.attach(bytes([number]) * 16, self.endpoint)
         self.thread = threading.Thread(target=self.worker.run)
+
+    def join_peer(self) -> None:
+        """Tables have addresses of namespaces; here peers are on loopback."""
+        self.pipeline._station.forwarding.peers[f"dpu-{1 - self.number}"] = socket.inet_aton(
+            f"127.0.1.{11 - self.number}"
+        )
 
     def expect(self, kind: type):
         while True:
@@ -271,6 +279,27 @@ def test_a_frame_crosses_two_loops(two_in_memory):
     first.endpoint.put(udp_frame())
     until(lambda: second.endpoint.taken)
     assert second.endpoint.taken[0] == udp_frame()
+
+
+def test_what_audit_mode_would_drop_is_told_once_added_up_and_passes(two_in_memory):
+    first, second = two_in_memory
+    (table,) = second.tables.endpoints
+    second.pipeline.apply_tables(
+        dataclasses.replace(second.tables, endpoints=(dataclasses.replace(table, audit_rules=()),))
+    )
+    second.join_peer()
+    for _ in range(5):
+        first.endpoint.put(udp_frame())
+    until(lambda: len(second.endpoint.taken) == 5)
+    told = second.expect(mailbox.AuditNoted)
+    # One flow: only its first packet is asked about.
+    assert told.rows == [["blue", "blue-1", "ingress", bytes((10, 1, 0, 10)), 17, 2222, "audit_would_drop", None, 1]]
+    assert told.uncounted == 0
+    first.socket.send(mailbox.encode(mailbox.GetStatistics(3)))
+    while not isinstance(
+        message := mailbox.decode(first.socket.recv(mailbox.MESSAGE_LIMIT_OCTETS)), mailbox.Statistics
+    ):
+        assert not isinstance(message, mailbox.AuditNoted), "no policy in audit mode is about the sender"
 
 
 def test_a_deleted_virtual_function_is_told_once_and_the_loop_goes_on(two_in_memory):

@@ -101,10 +101,13 @@ class Commands:
         if len(descriptors) != 1:
             raise StateError("apply-tables needs one descriptor", remedy="restart the agent")
         try:
-            cut = self._pipeline.apply_tables(self._read_tables(descriptors[0], message.revision))
+            tables = self._read_tables(descriptors[0], message.revision)
+            self._worker.tell_audits(self._pipeline.take_audits(is_last=True))
+            cut = self._pipeline.apply_tables(tables)
         except (TablesError, OSError) as error:
             self._worker.channel.send(mailbox.TablesRefused(message.generation, str(error)))
             return
+        self._worker.revision = message.revision
         if self._worker.underlay is not None:
             self._worker.underlay.forget_peers()
         self._worker.channel.send(mailbox.TablesApplied(message.generation, message.revision, cut))

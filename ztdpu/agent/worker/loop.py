@@ -23,6 +23,7 @@ from ztdpu.agent.worker.commands import Commands
 from ztdpu.agent.worker.links.link import EndpointLink, LinkDownError, UnderlayLink
 from ztdpu.errors import StateError
 from ztdpu.model.verdict import Reason
+from ztdpu.packet.audit_book import AuditRows
 from ztdpu.packet.pipeline import Pipeline
 
 READS_PER_WAKE_UP: Final = 16
@@ -42,6 +43,8 @@ class Worker:
         self.underlay: UnderlayLink | None = None
         """None until Configure."""
         self.pipeline: Pipeline | None = None
+        self.revision = b""
+        """Of the tables in force."""
         self._endpoints: dict[bytes, EndpointLink] = {}
         self._poll = select.epoll()
         self._handlers: dict[int, Callable[[int], None]] = {}
@@ -118,8 +121,30 @@ class Worker:
         self._is_in_doubt = bool(step_ns)
         for line in pipeline.take_wanted():
             self.channel.send(mailbox.SasWanted(line.peer, line.network_id, int(line.use)))
+        if not self.channel.has_waiting:  # a daemon that is behind gets them later, added up
+            self.tell_audits(pipeline.take_audits())
         for gone in pipeline.take_deletions():
             self.channel.send(mailbox.SaDeleted(gone.line.peer, gone.spi, gone.cause))
+
+    def tell_audits(self, audits: AuditRows | None) -> None:
+        """Tell the daemon what policies in audit mode would treat otherwise."""
+        if audits is None:
+            return
+        rows = [
+            [
+                tenant,
+                endpoint,
+                str(seen.direction),
+                seen.peer,
+                seen.protocol,
+                seen.port,
+                str(seen.reason),
+                seen.rule_id,
+                n,
+            ]
+            for tenant, endpoint, seen, n in audits.rows
+        ]
+        self.channel.send(mailbox.AuditNoted(self.revision, rows, audits.uncounted))
 
     # --- readers ------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from ztdpu.control.api.workload import answer_to_message, read_action, workloads_to_message
+from ztdpu.control.audit_mode import AuditModeLog
 from ztdpu.control.authorisation import ACCESS, Caller
 from ztdpu.control.authority.followers import Followers
 from ztdpu.control.fleet import Fleet
@@ -58,6 +59,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         self._workloads = workloads
         self._followers = followers
         self._issuer = issuer
+        self._audit_mode = AuditModeLog(fleet, meters)
         self._proof = proof
 
     async def Connect(
@@ -142,6 +144,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
                     connection.device, number=asked.number, endpoint=asked.endpoint, action=read_action(asked)
                 )
                 self._fleet.hub.deliver(connection.device, answer)
+            case "audit_mode":
+                self._audit_mode.take(connection.device, message.audit_mode, now_s=time.monotonic())
             case _:
                 raise UsageError("message out of turn")
 
