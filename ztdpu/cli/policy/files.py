@@ -106,7 +106,9 @@ def explain(
 def _print_explanation(answer: Explanation, port: str) -> None:
     print(f"{answer.verdict}  {answer.source} -> {answer.destination} {port}  ({answer.reason})")
     for step in answer.steps:
-        place = f"  {step.where}{_commit_words(step.where)}" if step.where else ""
+        place = f"  {step.where}" if step.where else ""
+        named = step.where or step.nearest
+        place += _commit_words(named) if named else ""
         print(f"  {step.station.ljust(_STATION_WIDTH)} {step.device}  {step.verdict}  {step.text}{place}")
 
 
@@ -134,6 +136,7 @@ def _explanation(answer: Explanation) -> dict[str, Any]:
                 "commit": last_commit(Path(step.where.file)) if step.where else None,
                 "rule": step.rule or None,
                 "nearest": str(step.nearest) if step.nearest else None,
+                "nearest_commit": last_commit(Path(step.nearest.file)) if step.nearest else None,
             }
             for step in answer.steps
         ],
