@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncIterator
 
@@ -11,6 +12,8 @@ import pytest
 from grpc import aio
 
 from ztdpu.control.api.attestation import SESSIONS_PER_ADDRESS_LIMIT
+from ztdpu.control.refusals import ADDRESS_BURST
+from ztdpu.trust.firmware import default_firmware
 from ztdpu.v1 import attestation_pb2_grpc
 
 NO_MESSAGES = (b"\xff" * 10, b"\x0a\xff\xff\xff\xff\x0f", b"\x0b" * 9000, b"\x80" * 50, b"\x0a\x02\xc3\x28")
@@ -75,3 +78,30 @@ async def test_attestations_left_standing_are_few_from_one_address(make_agent, p
                 codes.append(error.code())
                 await asyncio.sleep(0.02)
     assert set(codes) == {grpc.StatusCode.UNAVAILABLE}
+
+
+async def count_leaves(admin, device: str) -> int:
+    leaves = [json.loads(one.leaf) for one in await admin.list_audit()]
+    return sum(leaf["action"] == "attest" and leaf["subject"] == device for leaf in leaves)
+
+
+@pytest.mark.parametrize("by", ["operator", "evidence"])
+async def test_a_device_that_is_refused_does_not_fill_the_audit_log(by, make_agent, admin, process) -> None:
+    """Each leaf is a commit that stays for ever; the change itself has its leaf at once, and what follows a bound."""
+    agent, attempts = await make_agent(applied_generation=1 << 50), int(ADDRESS_BURST) + 20
+    await agent.attest()
+    agent.token = ""
+    if by == "operator":
+        await admin.revoke_device("dpu-0", reason="stolen")
+    else:
+        shipped = default_firmware(agent.root.device.profile)
+        agent.firmware = dataclasses.replace(shipped, components={**shipped.components, "nic-firmware": "changed"})
+    agent.reboot()
+    before = await count_leaves(admin, "dpu-0")
+    first = await agent.attest()
+    assert not first.HasField("lease")
+    assert await count_leaves(admin, "dpu-0") == before + 1
+    for _ in range(attempts):
+        assert not (await agent.attest()).HasField("lease")
+    assert before + 20 < await count_leaves(admin, "dpu-0") < before + attempts
+    assert process.meters.refusals_summarised._value.get() > 0

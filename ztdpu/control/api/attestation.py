@@ -66,6 +66,8 @@ class AttestationServicer(attestation_pb2_grpc.AttestationServiceServicer):
                     step = _take(session, message)
                     if isinstance(step, SpdmRequest) and step.wait_s:
                         await asyncio.sleep(step.wait_s)
+                    if isinstance(step, Result) and step.refusal is not None:
+                        self._refusals.audit(step.refusal, peer)
                     yield step_to_message(step)
                     if isinstance(step, Result):
                         self._meters.attestations.labels(result=str(step.state)).inc()

@@ -62,6 +62,8 @@ class Result:
     lease: Granted | None = None
     interval_ms: int = 0
     ear_public_key: bytes = b""
+    refusal: AuditEvent | None = None
+    """To be audited before the device is answered, at the bounded rate of `refusals`: nothing was changed with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +104,9 @@ class Concluder:
     # --- nothing granted ---
 
     def refuse(self, record: DeviceRecord, appraisal: Appraisal, reason: str) -> Result:
-        """The state stands; nothing changes but the audit log."""
-        self._fleet.audit(self._event(record.name, AuditOutcome.REFUSED, reason))
-        return self._result(record.state, reason, findings=appraisal.findings)
+        """The state stands."""
+        event = self._event(record.name, AuditOutcome.REFUSED, reason)
+        return self._result(record.state, reason, findings=appraisal.findings, refusal=event)
 
     def lower(
         self, *, read: DeviceRecord, desired: Desired, appraisal: Appraisal, evidence: Evidence, state: DeviceState
@@ -127,11 +129,13 @@ class Concluder:
         with fleet.transaction() as transaction:
             current = transaction.get_device(device) or read
             leases.require_unchanged(read, current)
-            shown_boot = appraisal.boot_counter if appraisal.pinned_device_id_sha256 else 0
+            shown = appraisal.boot_counter if appraisal.pinned_device_id_sha256 else 0
+            lowered = leases.lower(current, state, reason, now, shown_boot=shown)
+            is_change = was_leased or lowered.version != current.version
             fleet.put(
                 transaction,
                 dataclasses.replace(
-                    leases.lower(current, state, reason, now, shown_boot=shown_boot),
+                    lowered,
                     tier=appraisal.tier.word,
                     profile=appraisal.profile,
                     ear=ear,
@@ -148,14 +152,16 @@ class Concluder:
             generation = fleet.bump(transaction) if was_leased or state is not current.state else fleet.generation
             if was_leased:
                 fleet.shut_out(transaction, device, generation)
-            fleet.write_leaf(transaction, self._event(device, AuditOutcome.REFUSED, reason, state=str(state)))
+            event = self._event(device, AuditOutcome.REFUSED, reason, state=str(state))
+            if is_change:
+                fleet.write_leaf(transaction, event)
         if was_leased:
             fleet.revocations[generation] = now.boottime_ns
             fleet.set_kem_key(device, None)
             fleet.push_revocation(device, generation=generation, cause=str(state))
             fleet.hub.forget_wait(generation)
         fleet.push_peers_around(device)
-        return self._result(state, reason, ear=ear, findings=appraisal.findings)
+        return self._result(state, reason, ear=ear, findings=appraisal.findings, refusal=None if is_change else event)
 
     # --- granted ---
 
@@ -309,6 +315,7 @@ class Concluder:
         findings: tuple[Finding, ...] = (),
         svid: tuple[bytes, ...] = (),
         lease: Granted | None = None,
+        refusal: AuditEvent | None = None,
     ) -> Result:
         return Result(
             state=state,
@@ -319,6 +326,7 @@ class Concluder:
             lease=lease,
             interval_ms=int(self._timing.interval_s * 1000),
             ear_public_key=self._issuer.ear_public_key,
+            refusal=refusal,
         )
 
     def _event(self, device: str, outcome: AuditOutcome, reason: str, **detail: str | int) -> AuditEvent:
