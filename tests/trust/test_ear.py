@@ -18,7 +18,8 @@ from joserfc.jwk import ECKey, RSAKey
 from ztdpu.errors import EarError
 from ztdpu.model.attestation import Dimension, Tier
 from ztdpu.trust import claims
-from ztdpu.trust.ear import EAR_PROFILE, issue_ear, verify_ear
+from ztdpu.trust.ear import issue_ear, verify_ear
+from ztdpu.trust.ear_claims import EAR_PROFILE
 
 BINDING = b"b" * 32
 

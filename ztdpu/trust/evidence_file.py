@@ -31,7 +31,8 @@ from ztdpu.trust import canonical
 from ztdpu.trust.appraise import Appraisal, appraise
 from ztdpu.trust.binding import KeyBinding, binding_sha256, open_envelope
 from ztdpu.trust.certificate import check_anchor, load_certificate
-from ztdpu.trust.ear import EarClaims, verify_ear
+from ztdpu.trust.ear import verify_ear
+from ztdpu.trust.ear_claims import EarClaims
 from ztdpu.trust.reference import AppraisalPolicy, ReferenceValues, parse_version
 from ztdpu.trust.spdm.evidence import decode_evidence
 

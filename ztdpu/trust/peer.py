@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from ztdpu.errors import BindingError, ConfigurationError, EarError, RosterError
 from ztdpu.trust.binding import AGENT_ROLE, KeyBinding, binding_sha256, open_envelope
 from ztdpu.trust.chain import DeviceChain, verify_device_chain
-from ztdpu.trust.ear import EarClaims, verify_ear
+from ztdpu.trust.ear import verify_ear
+from ztdpu.trust.ear_claims import EarClaims
 from ztdpu.trust.profile import load_profile
 from ztdpu.trust.roster import Roster, RosterNetwork
 
