@@ -21,9 +21,7 @@ from sqlalchemy import (
     func,
     insert,
     literal_column,
-    or_,
     select,
-    update,
 )
 from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
@@ -38,7 +36,7 @@ from ztdpu.control.record import (
     StoredBinding,
     StoredEvidence,
 )
-from ztdpu.control.store import schema
+from ztdpu.control.store import schema, statements
 from ztdpu.control.store.job_rows import JobRows
 from ztdpu.errors import ConflictError, StateError
 from ztdpu.model.device import DeviceState
@@ -56,14 +54,14 @@ _SCHEMA: Final = "schema-version"
 class SqlTransaction(JobRows):
     """One open transaction; see the interface for what each method promises."""
 
-    def _one(self, statement: Any) -> RowMapping | None:
-        return self._sql.execute(statement).mappings().first()
+    def _one(self, statement: Any, **values: Any) -> RowMapping | None:
+        return self._sql.execute(statement, values).mappings().first()
 
     # --- devices ---
 
     def get_device(self, name: str) -> DeviceRecord | None:
         """The record, or None."""
-        row = self._one(select(schema.devices).where(schema.devices.c.name == name))
+        row = self._one(statements.GET_DEVICE, name=name)
         return _device(row) if row else None
 
     def list_devices(self) -> Sequence[DeviceRecord]:
@@ -73,12 +71,9 @@ class SqlTransaction(JobRows):
 
     def put_device(self, record: DeviceRecord) -> None:
         """Insert or replace."""
-        values = dataclasses.asdict(record) | {"state": str(record.state)}
-        values["device_id_sha256"] = record.device_id_sha256 or None
+        values = _values(record) | {"state": str(record.state), "device_id_sha256": record.device_id_sha256 or None}
         try:
-            self._sql.execute(
-                upsert(schema.devices).values(values).on_conflict_do_update(index_elements=["name"], set_=values)
-            )
+            self._sql.execute(statements.PUT_DEVICE, values)
         except IntegrityError as error:
             raise ConflictError(
                 "this DeviceID belongs to another device",
@@ -89,7 +84,7 @@ class SqlTransaction(JobRows):
 
     def get_binding(self, binding_sha256: bytes) -> StoredBinding | None:
         """One binding."""
-        row = self._one(select(schema.bindings).where(schema.bindings.c.binding_sha256 == binding_sha256))
+        row = self._one(statements.GET_BINDING, binding_sha256=binding_sha256)
         return _binding(row) if row else None
 
     def list_bindings(self, device: str) -> Sequence[StoredBinding]:
@@ -100,61 +95,49 @@ class SqlTransaction(JobRows):
 
     def get_newest_binding(self, device: str) -> StoredBinding | None:
         """Highest boot, then highest sequence."""
-        table = schema.bindings
-        newest = select(table).where(table.c.device == device).order_by(desc("boot_counter"), desc("sequence")).limit(1)
-        row = self._one(newest)
+        row = self._one(statements.GET_NEWEST_BINDING, device=device)
         return _binding(row) if row else None
 
     def find_key_owners(self, keys: Collection[bytes]) -> Sequence[StoredBinding]:
         """Bindings that name one of these keys, or are signed by one."""
-        table = schema.bindings
-        same = or_(*(table.c[use].in_(keys) for use in ("tls_spki_sha256", "offer_spki_sha256", "alias_spki_sha256")))
-        return [_binding(row) for row in self._sql.execute(select(table).where(same)).mappings()]
+        rows = self._sql.execute(statements.FIND_KEY_OWNERS, {"keys": list(keys)}).mappings()
+        return [_binding(row) for row in rows]
 
     def put_binding(self, binding: StoredBinding) -> None:
         """Retire what was live, then insert."""
         self.retire_bindings(binding.device, denied=False)
-        values = dataclasses.asdict(binding) | {"chain": cbor2.dumps(list(binding.chain))}
+        values = _values(binding) | {"chain": cbor2.dumps(list(binding.chain))}
         try:
-            self._sql.execute(insert(schema.bindings).values(values))
+            self._sql.execute(statements.PUT_BINDING, values)
         except IntegrityError as error:
             raise ConflictError("this key binding was used before", remedy="make a new one") from error
 
     def retire_bindings(self, device: str, *, denied: bool) -> None:
         """Make every binding of the device a dead one."""
-        table = schema.bindings
-        mark = {"live": False} | ({"denied": True} if denied else {})
-        self._sql.execute(update(table).where(table.c.device == device).values(mark))
+        statement = statements.DENY_BINDINGS if denied else statements.RETIRE_BINDINGS
+        self._sql.execute(statement, {"whose": device})
 
     # --- evidence ---
 
     def get_evidence(self, device: str) -> StoredEvidence | None:
         """Evidence of the last appraisal."""
-        row = self._one(select(schema.evidence).where(schema.evidence.c.device == device))
+        row = self._one(statements.GET_EVIDENCE, device=device)
         return StoredEvidence(**row) if row else None
 
     def put_evidence(self, evidence: StoredEvidence) -> None:
         """Replace it."""
-        values = dataclasses.asdict(evidence)
-        self._sql.execute(
-            upsert(schema.evidence).values(values).on_conflict_do_update(index_elements=["device"], set_=values)
-        )
+        self._sql.execute(statements.PUT_EVIDENCE, _values(evidence))
 
     def get_highest_versions(self, device: str) -> dict[str, str]:
         """Component -> version."""
-        table = schema.highest_versions
-        rows = self._sql.execute(select(table).where(table.c.device == device)).mappings()
-        return {row["component"]: row["version"] for row in rows}
+        rows = self._sql.execute(statements.GET_HIGHEST_VERSIONS, {"device": device})
+        return {component: version for component, version in rows}  # noqa: C416 - rows are no pairs to mypy
 
     def put_highest_versions(self, device: str, versions: dict[str, str]) -> None:
         """Replace them."""
-        for component, version in versions.items():
-            values = {"device": device, "component": component, "version": version}
-            self._sql.execute(
-                upsert(schema.highest_versions)
-                .values(values)
-                .on_conflict_do_update(index_elements=["device", "component"], set_=values)
-            )
+        rows = [{"device": device, "component": name, "version": version} for name, version in versions.items()]
+        if rows:
+            self._sql.execute(statements.PUT_HIGHEST_VERSION, rows)
 
     # --- tokens ---
 
@@ -164,22 +147,13 @@ class SqlTransaction(JobRows):
 
     def get_token(self, token_sha256: bytes) -> JoinTokenRecord | None:
         """By hash."""
-        row = self._one(select(schema.tokens).where(schema.tokens.c.token_sha256 == token_sha256))
+        row = self._one(statements.GET_TOKEN, token_sha256=token_sha256)
         return JoinTokenRecord(**row) if row else None
 
     def use_token(self, token_sha256: bytes, *, device: str, now_unix_ms: int) -> None:
         """Spend it: exactly one row changes, or nobody gets anything."""
-        table = schema.tokens
-        spent = self._sql.execute(
-            update(table)
-            .where(
-                table.c.token_sha256 == token_sha256,
-                table.c.device == device,
-                table.c.used_unix_ms.is_(None),
-                table.c.expires_unix_ms > now_unix_ms,
-            )
-            .values(used_unix_ms=now_unix_ms)
-        )
+        values = {"which": token_sha256, "whose": device, "now_unix_ms": now_unix_ms}
+        spent = self._sql.execute(statements.USE_TOKEN, values)
         if spent.rowcount != 1:
             raise ConflictError("the join token is spent, expired or another device's", remedy="make a new token")
 
@@ -189,7 +163,7 @@ class SqlTransaction(JobRows):
         """Write a leaf."""
         leaf = encode_leaf(event, now_unix_ms=now_unix_ms)
         index = self.count_audit()
-        self._sql.execute(insert(schema.audit).values(number=index, leaf=leaf, leaf_hash=hash_leaf(leaf)))
+        self._sql.execute(statements.PUT_LEAF, {"number": index, "leaf": leaf, "leaf_hash": hash_leaf(leaf)})
         return index
 
     def list_audit(self, *, first: int, limit: int) -> Sequence[AuditRecord]:
@@ -200,7 +174,7 @@ class SqlTransaction(JobRows):
 
     def count_audit(self) -> int:
         """Size of the tree."""
-        last = self._sql.execute(select(func.max(schema.audit.c.number))).scalar()
+        last = self._sql.execute(statements.LAST_LEAF).scalar()
         return 0 if last is None else int(last) + 1
 
     def get_answer(self, request_id: str) -> AnsweredRequest | None:
@@ -239,27 +213,21 @@ class SqlTransaction(JobRows):
 
     def get_number(self, name: str) -> int:
         """A named number, 0 when unset."""
-        value = self._sql.execute(select(schema.numbers.c.value).where(schema.numbers.c.name == name)).scalar()
+        value = self._sql.execute(statements.GET_NUMBER, {"name": name}).scalar()
         return int(value or 0)
 
     def put_number(self, name: str, value: int) -> None:
         """Set it."""
-        values = {"name": name, "value": value}
-        self._sql.execute(
-            upsert(schema.numbers).values(values).on_conflict_do_update(index_elements=["name"], set_=values)
-        )
+        self._sql.execute(statements.PUT_NUMBER, {"name": name, "value": value})
 
     def get_text(self, name: str) -> str:
         """A named text, empty when unset."""
-        value = self._sql.execute(select(schema.texts.c.value).where(schema.texts.c.name == name)).scalar()
+        value = self._sql.execute(statements.GET_TEXT, {"name": name}).scalar()
         return str(value or "")
 
     def put_text(self, name: str, value: str) -> None:
         """Set it."""
-        values = {"name": name, "value": value}
-        self._sql.execute(
-            upsert(schema.texts).values(values).on_conflict_do_update(index_elements=["name"], set_=values)
-        )
+        self._sql.execute(statements.PUT_TEXT, {"name": name, "value": value})
 
     # --- policy from git ---
 
@@ -364,6 +332,11 @@ def _prepare_connection(connection: Any, _record: Any) -> None:
 
 def _begin_immediately(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _values(record: DeviceRecord | StoredBinding | StoredEvidence) -> dict[str, Any]:
+    """Columns of a row; `dataclasses.asdict` would copy every octet string as well."""
+    return {name: getattr(record, name) for name in record.__slots__}
 
 
 def _device(row: RowMapping) -> DeviceRecord:
