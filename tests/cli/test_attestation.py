@@ -18,6 +18,7 @@ from tests.trust.conftest import World
 from tests.trust.test_evidence_file import make_file
 from ztdpu.cli import attestation
 from ztdpu.cli.output import Format
+from ztdpu.errors import StateError
 from ztdpu.model.administration import AttestationReport
 from ztdpu.model.attestation import Check, CheckResult, Dimension, Finding
 from ztdpu.trust.evidence_file import encode_file
@@ -162,3 +163,13 @@ def test_table_shows_short_digests_and_wide_all_of_them(answer_with: Any, capsys
     assert "b" * 13 not in shown
     attestation.show("dpu-0", output=Format.WIDE)
     assert "b" * 128 in capsys.readouterr().out
+
+
+def test_the_signed_result_alone(answer_with: Any, capsys: Any) -> None:
+    answer_with(dataclasses.replace(report(), ear_cwt=b"\xd2\x84"))
+    attestation.show("dpu-0", ear=attestation.EarForm.JWT)
+    attestation.show("dpu-0", ear=attestation.EarForm.CWT)
+    assert capsys.readouterr().out.splitlines() == [report().ear, "d284"]
+    answer_with(report())
+    with pytest.raises(StateError, match="no signed result"):
+        attestation.show("dpu-0", ear=attestation.EarForm.CWT)

@@ -10,9 +10,12 @@ import pytest
 from grpc import aio
 
 from ztdpu.agent.own_keys import generate_kem_key, generate_own_keys
+from ztdpu.control.appraisal.export import restate_result
 from ztdpu.keys.epoch import open_epoch_keys
 from ztdpu.keys.kem import kem_public_octets
 from ztdpu.model.device import DeviceState
+from ztdpu.trust.ear import open_ear
+from ztdpu.trust.ear_cwt import open_ear_cwt
 from ztdpu.trust.firmware import FirmwareFault, alter_firmware, default_firmware
 from ztdpu.trust.spdm.messages import Code, Error, ErrorCode
 from ztdpu.v1 import attestation_pb2
@@ -314,3 +317,11 @@ async def test_spdm_1_1_is_challenged_so_that_its_negotiation_is_signed(make_age
     assert await refusal(agent.attest(spdm=negotiated)) == (grpc.StatusCode.PERMISSION_DENIED, "spdm")
     assert Code.CHALLENGE in asked
     assert (await agent.attest()).state == "affirming"
+
+
+async def test_the_result_is_handed_out_in_both_forms(make_agent, admin, process) -> None:
+    agent = await make_agent()
+    await agent.attest()
+    report, key = await admin.get_attestation("dpu-0"), process.issuer.ear_key.public_key()
+    assert open_ear_cwt(report.ear_cwt, key) == open_ear(report.ear, key)
+    assert restate_result(process.issuer, "") == restate_result(process.issuer, report.ear[:-8] + "AAAAAAAA") == b""

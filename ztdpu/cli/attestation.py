@@ -6,14 +6,16 @@ import base64
 import dataclasses
 import json
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from ztdpu.cli.connection import ServerOption, as_age, as_time, connect
-from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
+from ztdpu.cli.output import Format, FormatOption, plain, print_document, print_rows
 from ztdpu.cli.probe import probe
+from ztdpu.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +30,14 @@ DIGEST_SHOWN: Final = 12
 """Hexadecimal digits of a digest that a table shows; wide, json and yaml show all."""
 COLUMNS: Final = ("place", "component", "result", "seen", "expected", "source")
 
+
+class EarForm(StrEnum):
+    """Forms of a signed attestation result."""
+
+    JWT = "jwt"
+    CWT = "cwt"
+
+
 NameArgument = Annotated[str, typer.Argument(help="Name of the device.")]
 app.command()(probe)
 
@@ -38,10 +48,20 @@ def _app() -> None:
 
 
 @app.command()
-def show(name: NameArgument, server: ServerOption = None, output: FormatOption = Format.TABLE) -> None:
+def show(
+    name: NameArgument,
+    ear: Annotated[
+        EarForm | None, typer.Option("--ear", help="Print only the signed result: jwt as text, cwt in hexadecimal.")
+    ] = None,
+    server: ServerOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
     """Show the last appraisal: verdict, trustworthiness vector, every measurement with what was expected and seen."""
     with connect(server) as client:
         report = client.get_attestation(name)
+    if ear is not None:
+        _print_ear(report, ear)
+        return
     if output in (Format.JSON, Format.YAML):
         print_document(_document(report), output=output)
         return
@@ -190,7 +210,7 @@ def _short(word: str) -> str:
 
 def _print_findings(findings: Iterable[Finding]) -> None:
     print()
-    lines = [line for one in findings for line in finding_lines(one)]
+    lines = [plain(line) for one in findings for line in finding_lines(one)]
     print("\n".join(lines) if lines else "no findings: everything is as expected")
 
 
@@ -209,7 +229,18 @@ def finding_lines(one: Finding, indent: str = "") -> list[str]:
 
 def _document(report: AttestationReport) -> dict[str, Any]:
     evidence = base64.b64encode(report.evidence).decode()
-    return dataclasses.asdict(report) | {"evidence": evidence, "vector": _vector(report.ear)}
+    changed = {"evidence": evidence, "vector": _vector(report.ear), "ear_cwt": report.ear_cwt.hex()}
+    return dataclasses.asdict(report) | changed
+
+
+def _print_ear(report: AttestationReport, form: EarForm) -> None:
+    token = report.ear if form is EarForm.JWT else report.ear_cwt.hex()
+    if not token:
+        raise StateError(
+            f"control has no signed result of {report.device} as {form}",
+            remedy="its key of results was replaced: wait for the next attestation",
+        )
+    print(token)
 
 
 def _vector(ear: str) -> dict[str, int]:

@@ -185,6 +185,8 @@ class AttestationReport:
     """Name of the AppraisalPolicy document."""
     references: str = ""
     """Name of the ReferenceValues document."""
+    ear_cwt: bytes = b""
+    """`ear` as CWT: the same claims and times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

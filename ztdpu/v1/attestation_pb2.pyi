@@ -436,6 +436,7 @@ class Attestation(_message.Message):
     CHECKS_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     REFERENCES_FIELD_NUMBER: _builtins.int
+    EAR_CWT_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     state: _builtins.str
     tier: _builtins.str
@@ -449,6 +450,8 @@ class Attestation(_message.Message):
     policy: _builtins.str
     """Names of the documents that it was appraised by."""
     references: _builtins.str
+    ear_cwt: _builtins.bytes
+    """The result in its other form: a CWT (COSE_Sign1) with the claims and times of `ear`."""
     @_builtins.property
     def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]: ...
     @_builtins.property
@@ -468,10 +471,11 @@ class Attestation(_message.Message):
         checks: _abc.Iterable[Global___Check] | None = ...,
         policy: _builtins.str = ...,
         references: _builtins.str = ...,
+        ear_cwt: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["appraised_unix_ms", b"appraised_unix_ms", "checks", b"checks", "device", b"device", "device_id_sha256", b"device_id_sha256", "ear", b"ear", "evidence", b"evidence", "findings", b"findings", "policy", b"policy", "profile", b"profile", "references", b"references", "state", b"state", "tier", b"tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appraised_unix_ms", b"appraised_unix_ms", "checks", b"checks", "device", b"device", "device_id_sha256", b"device_id_sha256", "ear", b"ear", "ear_cwt", b"ear_cwt", "evidence", b"evidence", "findings", b"findings", "policy", b"policy", "profile", b"profile", "references", b"references", "state", b"state", "tier", b"tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

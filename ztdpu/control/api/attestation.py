@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from ztdpu.control.appraisal.conclusion import Concluder, Result
-from ztdpu.control.appraisal.export import seal_evidence
+from ztdpu.control.appraisal.export import restate_result, seal_evidence
 from ztdpu.control.appraisal.judgement import BindingGiven, LeaseAsked, is_enrolled
 from ztdpu.control.appraisal.outcome import decode_outcome
 from ztdpu.control.appraisal.session import AttestationSession, Challenge, SpdmRequest, Step
@@ -126,6 +126,7 @@ class AttestationServicer(attestation_pb2_grpc.AttestationServiceServicer):
             profile=stored.profile,
             device_id_sha256=status.device_id_sha256,
             evidence=stored.evidence,
+            ear_cwt=restate_result(self._concluder.issuer, outcome.ear),
         )
         return report_to_message(report)
 

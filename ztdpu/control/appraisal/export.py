@@ -1,4 +1,4 @@
-"""The last appraisal of a device as one signed file, for whoever wants to verify it without asking control.
+"""The last appraisal of a device for whoever wants to verify it without asking control: one signed file, a CWT.
 
 Called by the attestation servicer. Reads only.
 """
@@ -11,7 +11,9 @@ from ztdpu.control.appraisal.outcome import decode_outcome
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.issue import Issuer
 from ztdpu.control.record import StoredEvidence
-from ztdpu.errors import StateError
+from ztdpu.errors import EarError, StateError
+from ztdpu.trust.ear import open_ear
+from ztdpu.trust.ear_cwt import sign_payload
 from ztdpu.trust.evidence_file import EvidenceFile, encode_file
 
 
@@ -43,3 +45,11 @@ def seal_evidence(fleet: Fleet, issuer: Issuer, stored: StoredEvidence) -> bytes
         return encode_file(file, issuer.ear_key)
     except ValueError as error:
         raise StateError(f"the evidence of {stored.device} does not fit into a file") from error
+
+
+def restate_result(issuer: Issuer, ear: str) -> bytes:
+    """A result that this control issued as JWT, as CWT; empty for one that another key signed, or an older version."""
+    try:
+        return sign_payload(open_ear(ear, issuer.ear_key.public_key()), key=issuer.ear_key)
+    except (EarError, ValueError):
+        return b""

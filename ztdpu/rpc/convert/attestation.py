@@ -78,6 +78,7 @@ def report_to_message(report: AttestationReport) -> attestation_pb2.Attestation:
         checks=[check_to_message(check) for check in report.checks],
         policy=report.policy,
         references=report.references,
+        ear_cwt=report.ear_cwt,
     )
 
 
@@ -96,4 +97,5 @@ def report_from_message(message: attestation_pb2.Attestation) -> AttestationRepo
         checks=tuple(check_from_message(check) for check in message.checks),
         policy=message.policy,
         references=message.references,
+        ear_cwt=message.ear_cwt,
     )
