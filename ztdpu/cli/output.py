@@ -54,7 +54,7 @@ def print_rows(
         print(empty, file=sys.stderr)
         return
     shown = [*columns, *(wide if output is Format.WIDE else ())]
-    cells = [[_cell(row.get(key)) for key in shown] for row in rows]
+    cells = [[plain(_cell(row.get(key))) for key in shown] for row in rows]
     heads = [key.replace("_", " ").upper() for key in shown]
     widths = [max(len(line[i]) for line in [heads, *cells]) for i in range(len(shown))]
     if output is Format.TABLE and sys.stdout.isatty():
@@ -86,6 +86,13 @@ def print_document(document: Any, *, output: Format = Format.JSON) -> None:
     writer.default_flow_style = False
     writer.width = sys.maxsize  # a long value stays on the line of its key
     writer.dump(plain, sys.stdout)
+
+
+def plain(text: str) -> str:
+    """One line without anything that a terminal obeys: much of what is printed was said by a device or a stranger."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def _cell(value: Any) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
+from ztdpu.cli.output import Format, FormatOption, plain, print_document, print_rows
 
 if TYPE_CHECKING:
     from ztdpu.trust.inspection import Inspection
@@ -113,4 +113,4 @@ def _print(found: Inspection, profile: Profile, output: Format) -> None:
         _measurements(found), columns=("index", "component", "dimension", "value"), shrink=("value",), output=output
     )
     for finding in found.findings:
-        print(f"\n{finding.code}: {finding.message}", file=sys.stderr)
+        print(f"\n{finding.code}: {plain(finding.message)}", file=sys.stderr)

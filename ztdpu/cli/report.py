@@ -9,6 +9,7 @@ import errno
 import sys
 from typing import Any, Final
 
+from ztdpu.cli.output import plain
 from ztdpu.errors import PolicyRefusedError, ZtdpuError
 
 _REMEDIES: Final = {
@@ -27,11 +28,9 @@ _OF_OUTPUT: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBI
 
 
 def say(message: str, *remedies: str) -> None:
-    """Print one failure."""
-    print(f"error: {message}", file=sys.stderr)
-    for remedy in remedies:
-        if remedy:
-            print(f"  next: {remedy}", file=sys.stderr)
+    """Print one failure; it may name what a stranger said."""
+    for text in (f"error: {message}", *(f"  next: {remedy}" for remedy in remedies if remedy)):
+        print("\n".join(map(plain, text.split("\n"))), file=sys.stderr)
 
 
 def report(error: ZtdpuError) -> None:
