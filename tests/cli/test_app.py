@@ -59,16 +59,16 @@ def test_usage_errors_look_like_all_others(arguments: tuple[str, ...], message: 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     program = (
-        "from ztdpu.cli import attestation; from ztdpu.cli import main; from types import SimpleNamespace as N\n"
+        "from ztdpu.cli import attestation; from ztdpu.cli import main\n"
         "class Client:\n"
         "    def __enter__(self): return self\n"
         "    def __exit__(self, *_): pass\n"
-        "    def get_attestation(self, _): return N(evidence=b'x', device='dpu-0')\n"
+        "    def export_attestation(self, _): return b'x'\n"
         "attestation.connect = lambda _: Client()\n"
         "main()\n"
     )
     target = str(tmp_path / "nowhere" / "ev")
-    command = [sys.executable, "-c", program, "attestation", "export", "dpu-0", target]
+    command = [sys.executable, "-c", program, "attestation", "export", "dpu-0", "-o", target]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert answer.returncode == 1
     assert answer.stderr.splitlines() == [f"error: {target}: No such file or directory", "  next: check the path"]
