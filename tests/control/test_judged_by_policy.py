@@ -43,6 +43,39 @@ async def test_a_warning_that_gets_no_lease_stays_a_warning(plant: Any, admin: A
     assert device.lease_s == 0
 
 
+async def test_a_warning_that_gets_no_lease_keeps_its_identity(
+    plant: Any, admin: Any, make_agent: Any, process: ControlProcess
+) -> None:
+    """As the table of states says: manageable, with a new SVID when one is due, and nothing else."""
+    agent = await make_agent()
+    assert (await agent.attest()).HasField("lease")
+    with process.fleet.transaction() as transaction:
+        highest = transaction.get_highest_versions("dpu-0")
+    declare_vulnerable(plant)
+    assert not (await admin.sync_policy()).faults
+    assert not (await admin.get_device("dpu-0")).lease_s
+    results = [await agent.attest(begin=agent.begin(offer_signature=b"")) for _ in range(2)]
+    assert [(one.state, one.HasField("lease"), len(one.svid)) for one in results] == [
+        (DeviceState.WARNING, False, 1)
+    ] * 2
+    assert not (await agent.attest()).svid  # it is new enough
+    record = process.fleet.record("dpu-0")
+    assert (record.lease_deadline_ns, record.lease_boot_id) == (0, "")
+    with process.fleet.transaction() as transaction:
+        assert transaction.get_highest_versions("dpu-0") == highest
+
+
+async def test_a_warning_enrols_nobody_without_a_lease(plant: Any, admin: Any, make_agent: Any) -> None:
+    declare_vulnerable(plant)
+    assert not (await admin.sync_policy()).faults
+    agent = await make_agent()
+    assert not (await agent.attest()).svid
+    assert not (await admin.get_device("dpu-0")).device_id_sha256
+    lease_warnings(plant)
+    assert not (await admin.sync_policy()).faults
+    assert len((await agent.attest()).svid) == 1
+
+
 async def test_a_warning_that_the_policy_allows_is_leased(plant: Any, admin: Any, make_agent: Any) -> None:
     declare_vulnerable(plant)
     lease_warnings(plant)

@@ -16,7 +16,7 @@ from cryptography import x509
 
 from ztdpu.control import leases
 from ztdpu.control.appraisal.judgement import LeaseAsked, public_key, raise_versions
-from ztdpu.control.appraisal.outcome import Outcome, encode_outcome
+from ztdpu.control.appraisal.outcome import stored_evidence
 from ztdpu.control.audit import AuditEvent, AuditOutcome
 from ztdpu.control.clock import as_datetime
 from ztdpu.control.configuration import Attestation
@@ -24,7 +24,7 @@ from ztdpu.control.fleet import EAR_TTL_S, Fleet
 from ztdpu.control.issue import Issuer
 from ztdpu.control.issued import describe_svid, note_issued, read_issued
 from ztdpu.control.leases import Instant
-from ztdpu.control.record import DeviceRecord, StoredBinding, StoredEvidence
+from ztdpu.control.record import DeviceRecord, StoredBinding
 from ztdpu.control.source import Desired
 from ztdpu.control.store.store import Transaction
 from ztdpu.errors import ConflictError, EvidenceError, PermissionDeniedError
@@ -32,7 +32,6 @@ from ztdpu.model.attestation import Finding
 from ztdpu.model.device import DeviceState
 from ztdpu.trust.appraise import Appraisal
 from ztdpu.trust.ear import issue_ear
-from ztdpu.trust.reference import format_version
 from ztdpu.trust.spdm.evidence import Evidence
 
 FIRST_FINDINGS: Final = 3
@@ -143,7 +142,7 @@ class Concluder:
                 ),
             )
             transaction.put_evidence(
-                _stored(device, appraisal, evidence, now.unix_ms, ear=ear, binding_sha256=binding_sha256)
+                stored_evidence(device, appraisal, evidence, now.unix_ms, ear=ear, binding_sha256=binding_sha256)
             )
             if was_leased:
                 networks = [n for t, n in fleet.desired.networks.items() if t in fleet.desired.networks_on(device)]
@@ -181,7 +180,9 @@ class Concluder:
             raise EvidenceError("there is no binding to grant anything to")
         tiers = fleet.desired.appraisal[device].lease_tiers
         state = leases.appraised_state(case.read, case.appraisal.tier, tiers_allowed=tiers)
-        is_leased = state in leases.LEASED_STATES
+        is_leased = state in leases.LEASED_STATES and case.appraisal.tier in tiers
+        if not is_leased and fleet.is_leased(device):
+            raise ConflictError("the device got a lease while it was being appraised", remedy="attest again")
         ear = self._ear(case.appraisal, device, binding.binding_sha256)
         sealed = fleet.seal_epoch_keys(device, case.asked.kem_public_key) if is_leased else b""
         with fleet.transaction() as transaction:
@@ -196,6 +197,9 @@ class Concluder:
             svid, record = self._svid(transaction, record, binding, now.unix_ms, is_new=case.new_binding is not None)
             if is_leased:
                 record = self._lease(record, state, case, now)
+            elif state is DeviceState.WARNING:
+                reason = describe(case.appraisal.findings)
+                record = leases.lower(record, state, reason, now, shown_boot=record.boot_counter)
             fleet.put(transaction, record)
             self._keep(transaction, case, current, record, now.unix_ms)
         self._follow(device, before, case.new_binding, case.asked if is_leased else None)
@@ -225,7 +229,7 @@ class Concluder:
         """Evidence and versions always; a leaf and a new generation when more than the deadline changed."""
         device = record.name
         transaction.put_evidence(
-            _stored(
+            stored_evidence(
                 device,
                 case.appraisal,
                 case.evidence,
@@ -234,9 +238,10 @@ class Concluder:
                 binding_sha256=record.binding_sha256,
             )
         )
-        highest = transaction.get_highest_versions(device)
-        raised = raise_versions(highest, case.appraisal, allow_rollback=current.allow_rollback)
-        transaction.put_highest_versions(device, raised)
+        if case.appraisal.tier in case.desired.appraisal[device].lease_tiers:
+            highest = transaction.get_highest_versions(device)
+            raised = raise_versions(highest, case.appraisal, allow_rollback=current.allow_rollback)
+            transaction.put_highest_versions(device, raised)
         if record.version == current.version:
             return
         self._fleet.bump(transaction)
@@ -374,27 +379,4 @@ def _with_binding(record: DeviceRecord, new: StoredBinding, before: StoredBindin
         binding_sha256=new.binding_sha256,
         version=record.version + 1,
         worker_instance=record.worker_instance if same_start else b"",
-    )
-
-
-def _stored(
-    device: str, appraisal: Appraisal, evidence: Evidence, now_unix_ms: int, *, ear: str, binding_sha256: bytes
-) -> StoredEvidence:
-    outcome = Outcome(
-        findings=appraisal.findings,
-        checks=appraisal.checks,
-        policy=appraisal.policy,
-        references=appraisal.references,
-        ear=ear,
-        binding_sha256=binding_sha256,
-        pinned_device_id_sha256=appraisal.pinned_device_id_sha256,
-        highest_versions={name: format_version(version) for name, version in appraisal.highest_versions.items()},
-    )
-    return StoredEvidence(
-        device=device,
-        profile=appraisal.profile,
-        nonce=appraisal.nonce,
-        evidence=evidence.encode(),
-        findings=encode_outcome(outcome),
-        appraised_unix_ms=now_unix_ms,
     )

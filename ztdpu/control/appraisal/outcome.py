@@ -11,7 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ztdpu.control.record import StoredEvidence
 from ztdpu.model.attestation import Check, CheckResult, Dimension, Finding
+from ztdpu.trust.appraise import Appraisal
+from ztdpu.trust.reference import format_version
+from ztdpu.trust.spdm.evidence import Evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,3 +64,27 @@ def _finding(document: dict[str, Any]) -> Finding:
 def _check(document: dict[str, Any]) -> Check:
     words = {"dimension": Dimension(document["dimension"]), "result": CheckResult(document["result"])}
     return Check(**document | words | {"expected": tuple(document["expected"])})
+
+
+def stored_evidence(
+    device: str, appraisal: Appraisal, evidence: Evidence, now_unix_ms: int, *, ear: str, binding_sha256: bytes
+) -> StoredEvidence:
+    """Evidence with what came of its appraisal, as the store keeps it."""
+    outcome = Outcome(
+        findings=appraisal.findings,
+        checks=appraisal.checks,
+        policy=appraisal.policy,
+        references=appraisal.references,
+        ear=ear,
+        binding_sha256=binding_sha256,
+        pinned_device_id_sha256=appraisal.pinned_device_id_sha256,
+        highest_versions={name: format_version(version) for name, version in appraisal.highest_versions.items()},
+    )
+    return StoredEvidence(
+        device=device,
+        profile=appraisal.profile,
+        nonce=appraisal.nonce,
+        evidence=evidence.encode(),
+        findings=encode_outcome(outcome),
+        appraised_unix_ms=now_unix_ms,
+    )

@@ -209,8 +209,11 @@ class AttestationSession:
             return self._wait_for("a newer boot: restart its root of trust")
         tiers = desired.appraisal[record.name].lease_tiers
         state = leases.appraised_state(record, appraisal.tier, tiers_allowed=tiers)
-        # In quarantine too: an identity needs evidence of a tier that policy accepts, lease or not.
-        if state not in leases.LEASED_STATES | {DeviceState.QUARANTINED} or appraisal.tier not in tiers:
+        # In quarantine too, an identity needs evidence of a tier that policy accepts, lease or not. One that the device
+        # has goes on in warning; a lease that it still holds ends first, and no challenge delays that.
+        may_keep = state is DeviceState.WARNING and record.device_id_sha256 and not fleet.is_leased(record.name)
+        is_accepted = appraisal.tier in tiers or may_keep
+        if state not in leases.LEASED_STATES | {DeviceState.QUARANTINED} or not is_accepted:
             self._phase = _Phase.DONE
             return self._concluder.lower(
                 read=record, desired=desired, appraisal=appraisal, evidence=evidence, state=state
