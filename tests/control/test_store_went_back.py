@@ -75,6 +75,13 @@ def test_floor_file(tmp_path: Path, capsys: Any) -> None:
     assert floor.read() == 0
     floor.raise_to(12)
     assert floor.read() == 12
+    file = (tmp_path / "floor").stat().st_ino
+    floor.raise_to(1_764_000_000_000)
+    assert (floor.read(), (tmp_path / "floor").stat().st_ino) == (1_764_000_000_000, file)  # written over
+    (tmp_path / "floor").write_text("13\n")  # as versions before wrote it
+    assert floor.read() == 13
+    floor.raise_to(14)
+    assert floor.read() == 14
     (tmp_path / "floor").write_text("twelve")
     with pytest.raises(ConfigurationError, match="damaged"):
         floor.read()

@@ -15,6 +15,7 @@ from ztdpu.telemetry import get_logger
 
 FLOOR_FILE = "generation.floor"
 _LIMIT_OCTETS = 32
+_DIGITS = 20
 
 
 class GenerationFloor:
@@ -48,19 +49,42 @@ class GenerationFloor:
 
         A disk that refuses is logged: the store has the change, and only the memory of a later loss is weaker.
         """
-        fresh = self._path.with_name(self._path.name + ".new")
+        octets = f"{generation:0{_DIGITS}}\n".encode()
         try:
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            try:
-                os.write(descriptor, f"{generation}\n".encode())
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            fresh.rename(self._path)
-            folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            if not self._overwrite(octets):
+                self._replace(octets)
         except OSError as error:
             get_logger().error("floor-not-written", path=str(self._path), cause=error.strerror)
+
+    def _overwrite(self, octets: bytes) -> bool:
+        """Write over a number of the same length: it lies in one sector, which a disk writes as a whole.
+
+        So nothing but the number goes to the disk: no new file, no name, no folder. False when there is none like it.
+        """
+        try:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            if os.fstat(descriptor).st_size != len(octets):
+                return False
+            os.pwrite(descriptor, octets, 0)
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+        return True
+
+    def _replace(self, octets: bytes) -> None:
+        fresh = self._path.with_name(self._path.name + ".new")
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, octets)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        fresh.rename(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -21,7 +21,7 @@ from ztdpu.telemetry import get_logger
 from ztdpu.trust.certificate import spki_sha256
 
 SWEEP_NS: Final = 10_000_000_000
-"""Two reads of the store for each device."""
+"""It reads of every device."""
 _WORSE: Final = {Expiry.OK: 0, Expiry.SOON: 1, Expiry.NOW: 2, Expiry.OVER: 3}
 
 
@@ -84,6 +84,7 @@ class IdentityView:
             )
         yield self._certificate(IdentityKind.CONTROL, f"{domain}/control", own.certificate, own.authority, state="")
         with fleet.transaction() as transaction:
+            believed = self._followers.sequences(transaction)
             for device, svid in self._followers.issued(transaction):
                 yield IdentityStatus(
                     kind=IdentityKind.DEVICE,
@@ -94,7 +95,7 @@ class IdentityView:
                     not_before_unix_s=svid.not_before_unix_s,
                     not_after_unix_s=svid.not_after_unix_s,
                     authority=svid.authority,
-                    bundle_sequence=self._followers.sequence(transaction, device),
+                    bundle_sequence=believed.get(device, 0),
                     expiry=self._expiry(IdentityKind.DEVICE, svid.not_before_unix_s, svid.not_after_unix_s),
                 )
 

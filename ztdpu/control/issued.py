@@ -7,7 +7,7 @@ The newest two count, since a device goes over to a new SVID while its older str
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -44,14 +44,26 @@ def describe_svid(certificate: x509.Certificate, *, authority: str, spki_sha256:
 
 def read_issued(transaction: Transaction, device: str) -> Sequence[IssuedSvid]:
     """The newest ones, newest first; empty before the first."""
-    text = transaction.get_text(_name(device))
-    return [IssuedSvid(**one) for one in json.loads(text)] if text else []
+    return _decode(transaction.get_text(_name(device)))
+
+
+def read_all_newest(transaction: Transaction) -> Mapping[str, IssuedSvid]:
+    """Device -> the newest one, for all that were issued any."""
+    return {
+        name.removeprefix(_name("")): newest
+        for name, text in transaction.list_texts(_name("")).items()
+        for newest in _decode(text)[:1]
+    }
 
 
 def note_issued(transaction: Transaction, device: str, issued: IssuedSvid) -> None:
     """Keep one more, and forget the oldest."""
     kept = [issued, *read_issued(transaction, device)][:KEPT]
     transaction.put_text(_name(device), json.dumps([asdict(one) for one in kept]))
+
+
+def _decode(text: str) -> Sequence[IssuedSvid]:
+    return [IssuedSvid(**one) for one in json.loads(text)] if text else []
 
 
 def _name(device: str) -> str:

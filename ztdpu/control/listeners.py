@@ -55,7 +55,7 @@ from ztdpu.control.refusals import Refusals
 from ztdpu.control.source.git_source import GitSource
 from ztdpu.control.workload_signer import WorkloadSigner, ensure_jwt_key
 from ztdpu.control.workloads import Workloads
-from ztdpu.errors import ConfigurationError
+from ztdpu.errors import ConfigurationError, StateError
 from ztdpu.model.administration import PolicySync
 from ztdpu.model.policy_source import PolicyStanding
 from ztdpu.trust.jwt_svid import key_id
@@ -194,6 +194,7 @@ class Listeners:
     def sweep(self) -> None:
         """What time alone brings: the summary of refusals without a leaf of their own, and policy tests run again."""
         self._refusals.sweep()
+        self._followers.sweep()
         self._identities.sweep()
         self._workloads.sweep()
         self.policy_watch.sweep()
@@ -209,6 +210,8 @@ class Listeners:
         for task in self._leaving:
             task.cancel()
         await asyncio.gather(*self._leaving, *(server.stop(STOP_GRACE_S) for server in servers), return_exceptions=True)
+        with contextlib.suppress(StateError):  # a disk that refuses: what agents said they say again
+            self._followers.sweep()
 
     def _wanted(self) -> tuple[bytes, bytes]:
         return self._issuer.control_credentials()[1], self._issuer.client_roots_pem

@@ -8,6 +8,7 @@ done to it costs a scrape, never control.
 
 from __future__ import annotations
 
+import collections
 import socket
 import threading
 from contextlib import suppress
@@ -96,8 +97,8 @@ class Meters:
         for standing in PolicyStanding:
             self.policy_standing.labels(standing=str(standing)).set(standing is policy_standing)
         self.devices.clear()
-        for name in fleet.names():
-            self.devices.labels(state=str(fleet.record(name).state)).inc()
+        for state, devices in collections.Counter(str(fleet.record(name).state) for name in fleet.names()).items():
+            self.devices.labels(state=state).set(devices)
         self.packets.clear()
         for connection in connections:
             for reason, packets in connection.packets_by_reason.items():

@@ -63,9 +63,7 @@ def test_what_can_do_nothing_any_more_is_pruned(store: SqlStore, monkeypatch: py
             )
         for number in range(6):
             transaction.put_answer(
-                AnsweredRequest(
-                    request_id=f"r-{number}", actor="a", method="m", request_sha256=b"h" * 32, answer=b"{}"
-                )
+                AnsweredRequest(request_id=f"r-{number}", actor="a", method="m", request_sha256=b"h" * 32, answer=b"{}")
             )
     with store.transaction() as transaction:
         assert transaction.prune(now_unix_ms=day_ms + 20) == 5 + 1 + 3
@@ -217,3 +215,16 @@ def test_file_is_plain_sqlite(store: SqlStore, tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "control.db")
     assert connection.execute("select count(*) from audit").fetchone() == (1,)
     connection.close()
+
+
+def test_numbers_and_texts_of_a_prefix(store: SqlStore) -> None:
+    with store.transaction() as transaction:
+        transaction.put_numbers({})
+        transaction.put_numbers({"bundle:dpu-0": 1, "bundle:dpu-1": 2, "bundle": 8, "bundlf:": 9})
+        transaction.put_numbers({"bundle:dpu-0": 3})
+        transaction.put_text("svid:dpu-0", "a")
+        transaction.put_text("svie", "b")
+    with store.transaction() as transaction:
+        assert transaction.list_numbers("bundle:") == {"bundle:dpu-0": 3, "bundle:dpu-1": 2}
+        assert transaction.list_texts("svid:") == {"svid:dpu-0": "a"}
+        assert transaction.list_texts("nothing:") == {}

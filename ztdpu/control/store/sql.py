@@ -220,10 +220,24 @@ class SqlTransaction(JobRows):
         """Set it."""
         self._sql.execute(statements.PUT_NUMBER, {"name": name, "value": value})
 
+    def list_numbers(self, prefix: str) -> Mapping[str, int]:
+        """One look for all of them."""
+        return dict(self._sql.execute(statements.LIST_NUMBERS, _range(prefix)).all())
+
+    def put_numbers(self, values: Mapping[str, int]) -> None:
+        """One call for all of them."""
+        rows = [{"name": name, "value": value} for name, value in values.items()]
+        if rows:
+            self._sql.execute(statements.PUT_NUMBER, rows)
+
     def get_text(self, name: str) -> str:
         """A named text, empty when unset."""
         value = self._sql.execute(statements.GET_TEXT, {"name": name}).scalar()
         return str(value or "")
+
+    def list_texts(self, prefix: str) -> Mapping[str, str]:
+        """One look for all of them."""
+        return dict(self._sql.execute(statements.LIST_TEXTS, _range(prefix)).all())
 
     def put_text(self, name: str, value: str) -> None:
         """Set it."""
@@ -337,6 +351,11 @@ def _begin_immediately(connection: Connection) -> None:
 def _values(record: DeviceRecord | StoredBinding | StoredEvidence) -> dict[str, Any]:
     """Columns of a row; `dataclasses.asdict` would copy every octet string as well."""
     return {name: getattr(record, name) for name in record.__slots__}
+
+
+def _range(prefix: str) -> dict[str, str]:
+    """Bounds of the names that begin so."""
+    return {"first": prefix, "last": prefix + chr(0x10FFFF)}
 
 
 def _device(row: RowMapping) -> DeviceRecord:

@@ -71,6 +71,12 @@ LAST_LEAF: Final = select(func.max(schema.audit.c.number))
 PUT_LEAF: Final = insert(schema.audit)
 
 GET_NUMBER: Final = select(schema.numbers.c.value).where(schema.numbers.c.name == bindparam("name"))
+LIST_NUMBERS: Final = select(schema.numbers.c.name, schema.numbers.c.value).where(
+    schema.numbers.c.name.between(bindparam("first"), bindparam("last"))
+)
 PUT_NUMBER: Final = _put(schema.numbers, "name")
 GET_TEXT: Final = select(schema.texts.c.value).where(schema.texts.c.name == bindparam("name"))
+LIST_TEXTS: Final = select(schema.texts.c.name, schema.texts.c.value).where(
+    schema.texts.c.name.between(bindparam("first"), bindparam("last"))
+)
 PUT_TEXT: Final = _put(schema.texts, "name")

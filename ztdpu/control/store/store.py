@@ -136,11 +136,20 @@ class Transaction(Protocol):
     def put_number(self, name: str, value: int) -> None:
         """Set a named number."""
 
+    def list_numbers(self, prefix: str) -> Mapping[str, int]:
+        """Name -> number, of every name that begins so."""
+
+    def put_numbers(self, values: Mapping[str, int]) -> None:
+        """Set many at once."""
+
     def get_text(self, name: str) -> str:
         """A named text; empty when it was never set."""
 
     def put_text(self, name: str, value: str) -> None:
         """Set a named text."""
+
+    def list_texts(self, prefix: str) -> Mapping[str, str]:
+        """Name -> text, of every name that begins so."""
 
     # --- policy from git ---
 
