@@ -264,6 +264,9 @@ def test_every_missing_proof(world, first):
         {"csr": good + b"\0"},
         {"csr": bytes(broken)},
         {"csr": bytes(4000)},
+        {
+            "csr": good.replace(b"\x02\x01\x00", b"\x02\x01\x04", 1)
+        },  # a version that the library has an error of its own for
         {"csr": make_csr(world.other_keys.tls)},
         {"csr": make_csr(world.keys.offer)},
         {"csr": make_csr(world.p384(70))},

@@ -170,7 +170,7 @@ def check_possession(
         request = x509.load_der_x509_csr(csr)
         key = request.public_key()
         proven = request.is_signature_valid
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         raise BindingError("certificate request cannot be read") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1) or not proven:
         raise BindingError("certificate request is not signed by a key on P-256")
