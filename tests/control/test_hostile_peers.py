@@ -105,3 +105,20 @@ async def test_a_device_that_is_refused_does_not_fill_the_audit_log(by, make_age
         assert not (await agent.attest()).HasField("lease")
     assert before + 20 < await count_leaves(admin, "dpu-0") < before + attempts
     assert process.meters.refusals_summarised._value.get() > 0
+
+
+async def test_a_defect_of_control_is_audited_and_grants_nothing(make_agent, admin, monkeypatch) -> None:
+    from ztdpu.control.appraisal import judgement
+
+    agent = await make_agent(applied_generation=1 << 50)
+    with monkeypatch.context() as broken:
+        broken.setattr(judgement, "bound_keys", lambda *_: 1 / 0)
+        with pytest.raises(aio.AioRpcError) as refused:
+            await agent.attest()
+    assert "division" not in str(refused.value.details())
+    leaves = [json.loads(one.leaf) for one in await admin.list_audit()]
+    attempts = [leaf for leaf in leaves if leaf["action"] == "attest"]
+    assert [(leaf["subject"], leaf["outcome"], leaf["reason"]) for leaf in attempts] == [
+        ("dpu-0", "refused", "internal")
+    ]
+    assert (await agent.attest()).HasField("lease")
