@@ -225,6 +225,13 @@ def describe(detail: ErrorDetails, placed: Placed, model: type[BaseModel]) -> Po
         return PolicyError(message, remedy=remedy, where=placed.locate(path))
     if detail["type"] == "missing":
         return PolicyError(f"{shown}: is missing", where=placed.locate(path[:-1]))
+    if detail["type"] == "too_short":
+        least = detail["ctx"]["min_length"]
+        remedy = "leave it out to mean everything" if path[-1] in ("from", "to", "ports") else ""
+        message = (
+            f"{shown}: at least {least} item{'s' if least > 1 else ''} wanted, {detail['ctx']['actual_length']} there"
+        )
+        return PolicyError(message, remedy=remedy, where=placed.locate(path))
     return PolicyError(f"{shown}: {detail['msg'].removeprefix('Value error, ')}", where=placed.locate(path))
 
 

@@ -44,6 +44,8 @@ def _check_digest(value: str) -> str:
     return value
 
 
+_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
+"""IPv4 in IPv6: no endpoint may have such an address, so a rule about them would look as if it did something."""
 _LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
 _THIS_HOST = ipaddress.ip_network("127.0.0.0/16")
 
@@ -53,10 +55,23 @@ def _check_version(value: str) -> str:
     return value
 
 
+def check_label_key(value: str) -> str:
+    """Raise ValueError for what no label can be called."""
+    if not _LABEL_KEY.fullmatch(value):
+        raise ValueError(f"{value!r} is not a label key")
+    return value
+
+
+def check_printable(value: str) -> str:
+    """Raise ValueError for what would move the cursor of whoever reads it."""
+    if not value.isprintable():
+        raise ValueError("printable characters are wanted")
+    return value
+
+
 def _check_labels(value: dict[str, str]) -> dict[str, str]:
     for key, word in value.items():
-        if not _LABEL_KEY.fullmatch(key):
-            raise ValueError(f"{key!r} is not a label key")
+        check_label_key(key)
         if not _LABEL_VALUE.fullmatch(word):
             raise ValueError(f"{word!r} is not a label value")
     return value
@@ -86,7 +101,10 @@ def _read_underlay_address(value: Any) -> ipaddress.IPv4Address | ipaddress.IPv6
 def _read_network(value: Any) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
     if not isinstance(value, str):
         raise ValueError("a block such as 10.1.0.0/16 is wanted, as text")  # noqa: TRY004
-    return ipaddress.ip_network(value, strict=True)
+    network = ipaddress.ip_network(value, strict=True)
+    if isinstance(network, ipaddress.IPv6Network) and network.subnet_of(_MAPPED):
+        raise ValueError(f"{value} holds no endpoint: write the IPv4 block")
+    return network
 
 
 Name = Annotated[str, AfterValidator(_check_name)]

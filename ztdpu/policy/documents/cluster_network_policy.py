@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from ztdpu.policy.documents.base import AddressBlock, Document, Part
+from ztdpu.policy.documents.base import AddressBlock, Document, Part, check_printable
 from ztdpu.policy.documents.network_policy import Mode
 from ztdpu.policy.documents.traffic import PortRange, Selector
 
@@ -58,7 +58,7 @@ class ClusterPeer(Part):
 class ClusterIngressRule(Part):
     """What happens to flows that come in; the first rule that matches decides for its tier."""
 
-    name: Annotated[str, Field(max_length=100)] = ""
+    name: Annotated[str, Field(max_length=100), AfterValidator(check_printable)] = ""
     """For people."""
     action: Action
     from_: Annotated[list[Subjects], Field(min_length=1)] = Field(alias="from")
@@ -68,7 +68,7 @@ class ClusterIngressRule(Part):
 class ClusterEgressRule(Part):
     """What happens to flows that go out; the first rule that matches decides for its tier."""
 
-    name: Annotated[str, Field(max_length=100)] = ""
+    name: Annotated[str, Field(max_length=100), AfterValidator(check_printable)] = ""
     """For people."""
     action: Action
     to: Annotated[list[ClusterPeer], Field(min_length=1)]

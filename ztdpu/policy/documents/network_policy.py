@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -11,6 +11,13 @@ from ztdpu.policy.documents.traffic import AddressRange, PortRange, Selector
 
 Mode = Literal["enforce", "audit"]
 PolicyType = Literal["Ingress", "Egress"]
+
+
+_Item = TypeVar("_Item")
+
+
+NotEmpty = Annotated[list[_Item], Field(min_length=1)]
+"""To Kubernetes an empty list is everything, to most readers nothing: it is refused."""
 
 
 class PeerSelector(Part):
@@ -34,15 +41,15 @@ class PeerSelector(Part):
 class IngressRule(Part):
     """What may come in; without `from` from anywhere in the network, without `ports` on all of them."""
 
-    from_: list[PeerSelector] | None = Field(default=None, alias="from")
-    ports: list[PortRange] | None = None
+    from_: NotEmpty[PeerSelector] | None = Field(default=None, alias="from")
+    ports: NotEmpty[PortRange] | None = None
 
 
 class EgressRule(Part):
     """What may go out; without `to` to anywhere in the network, without `ports` on all of them."""
 
-    to: list[PeerSelector] | None = None
-    ports: list[PortRange] | None = None
+    to: NotEmpty[PeerSelector] | None = None
+    ports: NotEmpty[PortRange] | None = None
 
 
 class NetworkPolicySpec(Part):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from ztdpu.policy.documents.base import PORT_NAME, AddressBlock, Labels, Part, Port, PortName
+from ztdpu.policy.documents.base import PORT_NAME, AddressBlock, Labels, Part, Port, PortName, check_label_key
 
 COLLECTIVE: Final = "collective"
 """The port name that every endpoint has: where reducers meet."""
@@ -17,7 +17,7 @@ COLLECTIVE_PORT: Final = 1000
 class LabelRequirement(Part):
     """One row of `matchExpressions`."""
 
-    key: str
+    key: Annotated[str, AfterValidator(check_label_key)]
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
     values: list[str] = Field(default_factory=list)
 
