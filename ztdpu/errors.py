@@ -221,6 +221,12 @@ class EarError(RefusedError):
     code = "ear"
 
 
+class CorimError(RefusedError):
+    """A reference manifest (CoRIM) is malformed, not signed by the named key, or says what ztdpu cannot check."""
+
+    code = "corim"
+
+
 class WireError(RefusedError):
     """The octets of a message are not one strictly encoded value of the expected shape."""
 
