@@ -43,7 +43,7 @@ class Fleet(FleetState):
         self.epochs.forget(network.network_id for network in desired.networks.values())
         for device in set(before.cluster.devices) - set(desired.cluster.devices):
             self.hub.close(device, PermissionDeniedError(f"no device {device}"))
-        changed = set(changed)
+        changed, seen = set(changed), dict[str, PeerView | None]()
         for device in self.names():
             if device in changed:
                 self.config_generation[device] = self.generation
@@ -53,7 +53,7 @@ class Fleet(FleetState):
                 )
             if desired.roster_octets != before.roster_octets:
                 self.hub.deliver(device, RosterPush(roster=desired.roster_octets, signature=desired.roster_signature))
-            self.push_peers(device)
+            self._push_peers(device, seen)
         self.push_epoch_keys(self.names())
 
     # --- sealing and telling ---
@@ -77,10 +77,20 @@ class Fleet(FleetState):
 
     def peers_of(self, device: str) -> tuple[PeerView, ...]:
         """Live peers of a device; one without a worker is no peer yet."""
+        return self._peers_of(device, {})
+
+    def _peers_of(self, device: str, seen: dict[str, PeerView | None]) -> tuple[PeerView, ...]:
+        """The same; `seen` has every device that was looked at in this moment: many lists name the same peers."""
         if not self.is_leased(device):
             return ()
-        views = (self._view(peer) for peer in self.desired.peers_of(device) if self.is_leased(peer))
-        return tuple(view for view in views if view is not None)
+        found = []
+        for peer in self.desired.peers_of(device):
+            if peer not in seen:
+                seen[peer] = self._view(peer) if self.is_leased(peer) else None
+            view = seen[peer]
+            if view is not None:
+                found.append(view)
+        return tuple(found)
 
     def set_worker_instance(self, device: str, worker_instance: bytes) -> None:
         """A worker said hello; peers address it by this."""
@@ -149,11 +159,14 @@ class Fleet(FleetState):
 
     def push_peers(self, device: str) -> None:
         """Tell one device who its peers are, if that changed; a fresher EAR alone is told when the told one ages."""
+        self._push_peers(device, {})
+
+    def _push_peers(self, device: str, seen: dict[str, PeerView | None]) -> None:
         self.on_peers(device)
         if self.hub.get(device) is None:
             self._told_peers.pop(device, None)
             return
-        now_ms, peers = self.now().unix_ms, self.peers_of(device)
+        now_ms, peers = self.now().unix_ms, self._peers_of(device, seen)
         names = tuple((peer.device, peer.key_binding, peer.worker_instance) for peer in peers)
         told, told_ms = self._told_peers.get(device, (None, 0))
         if told != names or now_ms - told_ms > EAR_TOLD_AGAIN_MS:
@@ -162,8 +175,9 @@ class Fleet(FleetState):
 
     def push_peers_around(self, device: str) -> None:
         """Something about a device changed: tell it and everyone who shares a network with it."""
+        seen: dict[str, PeerView | None] = {}
         for name in (device, *self.desired.peers_of(device)):
-            self.push_peers(name)
+            self._push_peers(name, seen)
 
     def push_epoch_keys(self, devices: Iterable[str]) -> None:
         """Current epoch keys to connected, leased devices."""

@@ -29,7 +29,7 @@ from ztdpu.errors import NotFoundError, PermissionDeniedError, RefusedError, Svi
 from ztdpu.rpc.interceptors import mapped_errors
 from ztdpu.telemetry import get_logger
 from ztdpu.trust.certificate import spki_sha256
-from ztdpu.trust.svid import SpiffeId, verify_svid
+from ztdpu.trust.svid import SpiffeId, verify_path
 
 Identify = Callable[[Any], Caller]
 Decode = Callable[[bytes], Any]
@@ -62,7 +62,7 @@ class SvidIdentifier:
             raise SvidError("no client certificate")
         certificate = x509.load_pem_x509_certificate(certificates[0])
         now = as_datetime(self._fleet.now())
-        spiffe_id = verify_svid([certificate.public_bytes(Encoding.DER)], self._issuer.bundle, now)
+        spiffe_id, authority = verify_path([certificate.public_bytes(Encoding.DER)], self._issuer.bundle, now)
         role, tenants = self._role(spiffe_id)
         key = certificate.public_key()
         expires = certificate.not_valid_after_utc
@@ -71,10 +71,10 @@ class SvidIdentifier:
             name=str(spiffe_id),
             device=spiffe_id.path.removeprefix(DEVICE_PATH) if role is Role.AGENT else "",
             tenants=tenants,
-            tls_spki_sha256=spki_sha256(key),  # type: ignore[arg-type]  # verify_svid saw to it that it is P-256
+            tls_spki_sha256=spki_sha256(key),  # type: ignore[arg-type]  # verify_path saw to it that it is P-256
             certificate_expires_unix_s=int(expires.timestamp()),
             certificate_serial=f"{certificate.serial_number:x}",
-            authority=self._issuer.name_authority_of(certificate),
+            authority=self._issuer.name_of_authority(authority),
         )
 
     def _role(self, spiffe_id: SpiffeId) -> tuple[Role, frozenset[str]]:

@@ -44,6 +44,7 @@ __all__ = [
     "issue_control_certificate",
     "issue_svid",
     "parse_spiffe_id",
+    "verify_path",
     "verify_svid",
 ]
 
@@ -80,6 +81,11 @@ def verify_svid(chain: Sequence[bytes], bundle: Bundle, now: datetime) -> Spiffe
         SvidError: any of these.
 
     """
+    return verify_path(chain, bundle, now)[0]
+
+
+def verify_path(chain: Sequence[bytes], bundle: Bundle, now: datetime) -> tuple[SpiffeId, x509.Certificate]:
+    """As `verify_svid`; gives the authority of the bundle that the chain ends in as well."""
     if not 1 <= len(chain) <= CHAIN_LIMIT:
         raise SvidError(f"chain of {len(chain)} certificates, 1 to {CHAIN_LIMIT} are read")
     certificates = [reading.load_certificate(der, refusal=SvidError) for der in chain]
@@ -90,11 +96,11 @@ def verify_svid(chain: Sequence[bytes], bundle: Bundle, now: datetime) -> Spiffe
     path = _build_path(certificates, bundle)
     for below, issuer in enumerate(path[1:]):
         check_signing_certificate(issuer, trust_domain=bundle.trust_domain, issuers_below=below)
-    for one, issuer in pairwise(path):
+    for one, issuer in pairwise(certificates):  # the last one's issuer was found by its signature
         reading.check_issued_by(one, issuer, refusal=SvidError)
     for one in path:
         reading.check_validity(one, now, what="SVID" if one is path[0] else "an authority", refusal=SvidError)
-    return spiffe_id
+    return spiffe_id, path[-1]
 
 
 def _build_path(certificates: list[x509.Certificate], bundle: Bundle) -> list[x509.Certificate]:

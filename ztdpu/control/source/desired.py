@@ -51,6 +51,30 @@ class Desired:
     appraisal: Mapping[str, AppraisalPolicy] = field(default_factory=dict)
     """By device."""
     manufacturer_roots: tuple[x509.Certificate, ...] = ()
+    _listed: Mapping[str, bytes] = field(init=False, repr=False, compare=False)
+    """Device -> DeviceID hash of the roster."""
+    _members: Mapping[str, frozenset[str]] = field(init=False, repr=False, compare=False)
+    """Network -> its devices."""
+    _networks: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
+    """Device -> its networks."""
+    _peers: dict[str, tuple[str, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    """Device -> its peers, of those that were asked for. Nothing here ever changes."""
+
+    def __post_init__(self) -> None:
+        """Index what is asked for with every message of an agent: a look must not cost what the fleet is large."""
+        networks: dict[str, list[str]] = {}
+        members: dict[str, set[str]] = {}
+        for endpoint in self.cluster.endpoints.values():
+            members.setdefault(endpoint.tenant, set()).add(endpoint.device)
+        for peering in self.cluster.peerings:
+            members[peering] = set(self.cluster.devices_in(peering))
+        for name in sorted(members):
+            for device in members[name]:
+                networks.setdefault(device, []).append(name)
+        listed = {one.name: one.device_id_sha256 for one in self.roster.devices}
+        object.__setattr__(self, "_listed", listed)
+        object.__setattr__(self, "_members", {name: frozenset(devices) for name, devices in members.items()})
+        object.__setattr__(self, "_networks", {device: tuple(names) for device, names in networks.items()})
 
     def tenants_on(self, device: str) -> tuple[str, ...]:
         """Tenants with an endpoint on the device."""
@@ -58,18 +82,20 @@ class Desired:
 
     def networks_on(self, device: str) -> tuple[str, ...]:
         """Tenants with an endpoint on the device and Peerings with a member on it: names of its networks."""
-        return self.cluster.networks_on(device)
+        return self._networks.get(device, ())
 
     def peers_of(self, device: str) -> tuple[str, ...]:
         """Devices that share a network with it, by name."""
-        shared = frozenset().union(*map(self.cluster.devices_in, self.networks_on(device)))
-        return tuple(sorted(shared - {device}))
+        peers = self._peers.get(device)
+        if peers is None:
+            shared = frozenset[str]().union(*(self._members[network] for network in self.networks_on(device)))
+            peers = self._peers[device] = tuple(sorted(shared - {device}))
+        return peers
 
     def pins_of(self, device: str) -> tuple[bytes | None, bytes | None]:
         """(DeviceID hash of the document, that of the roster); None where one does not say."""
         pinned = self.cluster.devices[device].spec.device_id_sha256
-        listed = next((d.device_id_sha256 for d in self.roster.devices if d.name == device), None)
-        return (bytes.fromhex(pinned) if pinned else None), listed
+        return (bytes.fromhex(pinned) if pinned else None), self._listed.get(device)
 
 
 def load_desired(spec: Specification, *, lowest_roster_serial: int) -> Desired:
