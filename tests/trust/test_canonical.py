@@ -90,7 +90,7 @@ def test_values_outside_the_dialect_are_not_encoded(value):
     "name", ["veraison_corim-1.cbor", "veraison_signed-example-corim.cbor", "veraison_unsigned-example-corim.cbor"]
 )
 def test_manifests_of_another_project_are_refused(shared_vectors, name):
-    """CoRIM is well-formed CBOR with tags and maps, which nothing here reads: reference values are policy documents."""
+    """CoRIM is well-formed CBOR with tags and maps, which the signed dialect has not; `corim` reads it."""
     path = shared_vectors / "rats" / name
     if not path.exists():
         pytest.skip(f"{name} is not here")

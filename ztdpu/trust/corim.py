@@ -202,7 +202,9 @@ def _read_triple(item: Any) -> ReferenceTriple:
 
 def _read_environment(item: Mapping[Any, Any]) -> Environment:
     described = _map(item.get(0, {}), "class")
-    unread = [{1: "an instance", 2: "a group"}.get(key, f"extension {key} of an environment") for key in item if key != 0]
+    unread = [
+        {1: "an instance", 2: "a group"}.get(key, f"extension {key} of an environment") for key in item if key != 0
+    ]
     unread += [f"extension {key} of a class" for key in described if key not in range(5)]
     return Environment(
         class_id=_identifier(described[0]) if 0 in described else "",

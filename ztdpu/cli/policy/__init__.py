@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from ztdpu.cli.policy.checks import diff, prove, run_policy_tests
+from ztdpu.cli.policy.corim import import_corim
 from ztdpu.cli.policy.files import explain, lint
 from ztdpu.cli.policy.roster import sign_roster
 from ztdpu.cli.policy.schema import schema
@@ -24,6 +25,7 @@ for name, verb in (
     ("schema", schema),
     ("verify", verify),
     ("sign-roster", sign_roster),
+    ("import-corim", import_corim),
     ("sync", sync),
     ("hold", hold),
     ("resume", resume),

@@ -20,8 +20,13 @@ PORT_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 
 
+def is_name(value: str) -> bool:
+    """Whether a document may have this name."""
+    return bool(_NAME.fullmatch(value))
+
+
 def _check_name(value: str) -> str:
-    if not _NAME.fullmatch(value):
+    if not is_name(value):
         raise ValueError("a name has lower-case letters, digits and '-', at most 63 of them, no '-' at either end")
     return value
 
