@@ -6,7 +6,8 @@ from datetime import timedelta
 import pytest
 
 from ztdpu.errors import CertificateError
-from ztdpu.trust.chain import VERIFIED, verify_device_chain
+from ztdpu.trust import certificate as reading
+from ztdpu.trust.chain import LINKS, VERIFIED, verify_device_chain
 from ztdpu.trust.chain_cache import ChainCache, make_key
 from ztdpu.trust.manufacture import create_manufacturer
 from ztdpu.trust.profile import load_profile
@@ -51,6 +52,30 @@ def test_another_root_set_profile_or_octet_is_another_chain(world, chain):
     changed[-1] ^= 1
     with pytest.raises(CertificateError, match="not signed"):
         verify_device_chain((*chain[:-1], bytes(changed)), world.roots, world.now, world.profile)
+
+
+def test_certificates_of_the_manufacturer_are_verified_once_and_those_of_a_device_always(world, chain, monkeypatch):
+    LINKS.clear()
+    verified, check = [], reading.check_issued_by
+
+    def count(certificate, issuer, **keywords):
+        verified.append(certificate)
+        check(certificate, issuer, **keywords)
+
+    monkeypatch.setattr("ztdpu.trust.chain.reading.check_issued_by", count)
+    verify_device_chain(chain, world.roots, world.now, world.profile)
+    assert len(verified) == len(world.profile.levels) - 1
+    VERIFIED.clear()
+    verified.clear()
+    verify_device_chain(chain, world.roots, world.now, world.profile)
+    assert len(verified) == len(world.profile.levels) - world.profile.device_id_level
+    VERIFIED.clear()
+    for position in range(1, len(chain)):
+        changed = bytearray(chain[position])
+        changed[-1] ^= 1
+        altered = (*chain[:position], bytes(changed), *chain[position + 1 :])
+        with pytest.raises(CertificateError, match="not signed"):
+            verify_device_chain(altered, world.roots, world.now, world.profile)
 
 
 def test_refusals_are_not_kept(world, chain):

@@ -75,7 +75,34 @@ def accept_binding(
         BindingError: not signed by that Alias, malformed, or any rule of `check_binding`.
 
     """
-    binding = open_envelope(envelope, appraisal.alias_public_key)
+    return accept_opened(
+        open_envelope(envelope, appraisal.alias_public_key),
+        envelope,
+        appraisal=appraisal,
+        expected_domain=expected_domain,
+        expected_nonce=expected_nonce,
+        stored=stored,
+        pinned_device_id_sha256=pinned_device_id_sha256,
+        denied_keys=denied_keys,
+        keys_of_others=keys_of_others,
+        keys_seen=keys_seen,
+    )
+
+
+def accept_opened(
+    binding: KeyBinding,
+    envelope: bytes,
+    *,
+    appraisal: Appraisal,
+    expected_domain: str,
+    expected_nonce: bytes,
+    stored: BindingRecord | None,
+    pinned_device_id_sha256: bytes | None,
+    denied_keys: Collection[bytes] = (),
+    keys_of_others: Collection[bytes] = (),
+    keys_seen: Collection[bytes] = (),
+) -> AcceptedBinding:
+    """As `accept_binding`, for `binding` that `open_envelope` just made of `envelope` with the same Alias."""
     new_boot = check_binding(
         binding,
         appraisal=appraisal,

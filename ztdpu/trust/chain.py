@@ -18,6 +18,7 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtensionOID, NameOID
 
@@ -77,6 +78,8 @@ class DeviceChain:
 
 VERIFIED: Final[ChainCache[DeviceChain]] = ChainCache()
 """Of this process."""
+LINKS: Final[ChainCache[bool]] = ChainCache(limit=256)
+"""A manufacturer's own certificates that were verified before, each with its issuer: all its devices send the same."""
 
 
 def verify_device_chain(
@@ -106,11 +109,22 @@ def verify_device_chain(
     _check_dates(path, now, profile)
     for position, certificate in enumerate(path):
         _check_level(certificate, position=position, profile=profile)
-    for issuer, certificate in pairwise(path):
-        reading.check_issued_by(certificate, issuer, refusal=CertificateError)
+    for position, (issuer, certificate) in enumerate(pairwise(path), start=1):
+        _check_link(certificate, issuer, position, profile)
     chain = _read(path, profile)
     VERIFIED.keep(key, chain)
     return chain
+
+
+def _check_link(certificate: x509.Certificate, issuer: x509.Certificate, position: int, profile: Profile) -> None:
+    """Signatures; above the device's own levels one that was seen to be right, over the same octets, still is."""
+    if position >= profile.device_id_level:
+        reading.check_issued_by(certificate, issuer, refusal=CertificateError)
+        return
+    key = certificate.fingerprint(SHA256()) + issuer.fingerprint(SHA256()), profile
+    if LINKS.find(key) is None:
+        reading.check_issued_by(certificate, issuer, refusal=CertificateError)
+        LINKS.keep(key, True)
 
 
 def _check_dates(path: Sequence[x509.Certificate], now: datetime, profile: Profile) -> None:

@@ -21,9 +21,9 @@ from ztdpu.control.record import DeviceRecord, StoredBinding
 from ztdpu.control.source import Desired
 from ztdpu.errors import CertificateError, EvidenceError
 from ztdpu.rpc.possession import lease_request_octets, possession_octets
-from ztdpu.trust.acceptance import BindingRecord, accept_binding, check_possession
+from ztdpu.trust.acceptance import BindingRecord, accept_opened, check_possession
 from ztdpu.trust.appraise import Appraisal, appraise
-from ztdpu.trust.binding import open_envelope
+from ztdpu.trust.binding import KeyBinding, open_envelope
 from ztdpu.trust.reference import format_version, parse_version
 from ztdpu.trust.spdm.evidence import Evidence
 
@@ -132,6 +132,7 @@ def is_binding_due(
 
 def judge_binding(
     given: BindingGiven,
+    opened: KeyBinding,
     *,
     asked: LeaseAsked,
     appraisal: Appraisal,
@@ -146,6 +147,7 @@ def judge_binding(
 ) -> StoredBinding:
     """Accept a binding and the proofs that came with it, for the lease `asked` for; what is returned is to be stored.
 
+    `opened` is what `open_binding` made of `given`.
     `newest` is the device's newest binding so far; `owners` every binding that names one of the keys of this one.
 
     Raises:
@@ -153,7 +155,8 @@ def judge_binding(
 
     """
     own = [owner for owner in owners if owner.device == record.name]
-    accepted = accept_binding(
+    accepted = accept_opened(
+        opened,
         given.key_binding,
         appraisal=appraisal,
         expected_domain=trust_domain,
@@ -218,9 +221,13 @@ def public_key(spki: bytes) -> ec.EllipticCurvePublicKey:
     return key
 
 
-def bound_keys(key_binding: bytes, appraisal: Appraisal) -> frozenset[bytes]:
-    """SHA-256 of the keys of a binding: both that the envelope names, and the Alias behind it. Raises BindingError."""
-    binding = open_envelope(key_binding, appraisal.alias_public_key)
+def open_binding(given: BindingGiven, appraisal: Appraisal) -> KeyBinding:
+    """Read what the Alias signed that the evidence is of. Raises BindingError."""
+    return open_envelope(given.key_binding, appraisal.alias_public_key)
+
+
+def bound_keys(binding: KeyBinding, appraisal: Appraisal) -> frozenset[bytes]:
+    """SHA-256 of the keys of a binding: both that the envelope names, and the Alias behind it."""
     offer = hashlib.sha256(binding.offer_spki).digest()
     return frozenset({binding.tls_spki_sha256, offer, appraisal.alias_spki_sha256})
 

@@ -131,7 +131,8 @@ class AttestationSession:
         """
         self._enter(_Phase.BINDING, _Phase.DONE)
         fleet, record = self._fleet, self._read
-        keys = judgement.bound_keys(given.key_binding, self._appraisal)
+        opened = judgement.open_binding(given, self._appraisal)
+        keys = judgement.bound_keys(opened, self._appraisal)
         with fleet.transaction() as transaction:
             newest, owners = transaction.get_newest_binding(record.name), transaction.find_key_owners(keys)
         denied = [owner for owner in owners if owner.denied and owner.device == record.name]
@@ -141,6 +142,7 @@ class AttestationSession:
             return self._wait_for("keys never seen before: restart its agent")
         binding = judgement.judge_binding(
             given,
+            opened,
             asked=self._asked,
             appraisal=self._appraisal,
             trust_domain=self._concluder.trust_domain,

@@ -26,7 +26,7 @@ from ztdpu.trust.acceptance import accept_binding
 from ztdpu.trust.appraise import Appraisal, appraise
 from ztdpu.trust.authority import create_authority, issue_svid
 from ztdpu.trust.binding import BindRequest, binding_sha256
-from ztdpu.trust.chain import VERIFIED, verify_device_chain
+from ztdpu.trust.chain import LINKS, VERIFIED, verify_device_chain
 from ztdpu.trust.ear import issue_ear
 from ztdpu.trust.firmware import compute_fwid, default_firmware
 from ztdpu.trust.firmware import measure as measure_firmware
@@ -142,6 +142,7 @@ class Attestation:
     def appraise_cold(self, evidence: Evidence) -> Appraisal:
         """Appraise as if no chain had been seen before."""
         VERIFIED.clear()
+        LINKS.clear()
         return self.appraise(evidence)
 
     def accept(self, appraisal: Appraisal, envelope: bytes) -> None:
