@@ -27,6 +27,7 @@ from ztdpu.control.leases import Instant
 from ztdpu.control.run import ControlProcess
 from ztdpu.model.device import DeviceState
 from ztdpu.rpc.client import ControlClient
+from ztdpu.trust import manufacture
 from ztdpu.trust.firmware import Firmware, default_firmware
 from ztdpu.trust.manufacture import create_manufacturer
 from ztdpu.v1 import attestation_pb2, attestation_pb2_grpc
@@ -446,6 +447,77 @@ async def test_device_certificate_counts_from_its_first_second(plant, frozen, op
     with process.fleet.transaction() as transaction:
         reasons = [json.loads(one.leaf) for one in transaction.list_audit(first=0, limit=1000)]
     assert sum(one["reason"] == "certificate" and one["subject"] == "dpu-0" for one in reasons) == 3
+
+
+REFUSED = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+
+
+@pytest.fixture
+def last_ms(monkeypatch) -> int:
+    """When every certificate of the devices ends: asked for before `plant`, which makes them."""
+    end = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    monkeypatch.setattr(manufacture, "NO_END", end)
+    return int(end.timestamp() * 1000)
+
+
+async def test_device_certificate_counts_to_its_last_second(last_ms, plant, frozen, open_line) -> None:
+    process, clock = frozen
+    real_ms = clock.unix_ms
+    agent = await enrol(plant, process)
+    agent.token = ""
+    line = open_line(agent)
+    for at_ms, accepted in (
+        (last_ms, True),
+        (last_ms + 1, False),
+        (last_ms + 1000, False),
+        (last_ms + 30_000, False),
+        (last_ms + 3_600_000, False),
+        (last_ms - 1000, True),
+        (real_ms, True),
+    ):
+        clock.unix_ms = at_ms
+        result = await line.attempt()
+        assert (result is not None) is accepted, (at_ms - last_ms, line.outcomes)
+    assert line.outcomes["certificate"] == 4
+
+
+async def test_an_svid_counts_from_its_first_to_its_last_second(plant, frozen, open_stream) -> None:
+    """By control's own clock; OpenSSL below looks at the machine's, by which it is good all the time."""
+    process, clock = frozen
+    agent = await enrol(plant, process)
+    certificate = x509.load_der_x509_certificate(agent.svid[0])
+    first_ms, last_ms = (
+        int(end.timestamp() * 1000) for end in (certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+    )
+    for at_ms, accepted in (
+        (first_ms - 1, False),
+        (first_ms, True),
+        (last_ms, True),
+        (last_ms + 1, False),
+        (last_ms + 30_000, False),
+        (first_ms - 30_000, False),
+    ):
+        clock.unix_ms = at_ms
+        stream = await open_stream(agent)
+        if accepted:
+            await stream.receive("config", limit_s=5)
+            await stream.close()
+        else:
+            assert await stream.code(limit_s=5) in REFUSED, at_ms
+
+
+async def test_a_stream_ends_after_the_last_second_of_its_svid(plant, frozen, open_stream) -> None:
+    process, clock = frozen
+    agent = await enrol(plant, process)
+    last_ms = int(x509.load_der_x509_certificate(agent.svid[0]).not_valid_after_utc.timestamp() * 1000)
+    stream = await open_stream(agent)
+    await stream.receive("config", limit_s=5)
+    clock.unix_ms = last_ms
+    process.fleet.sweep()
+    assert process.fleet.hub.get("dpu-0") is not None
+    clock.unix_ms = last_ms + 1
+    process.fleet.sweep()
+    assert await stream.code(limit_s=5) is grpc.StatusCode.PERMISSION_DENIED
 
 
 async def test_join_token_ends_to_the_millisecond(plant, frozen) -> None:

@@ -222,7 +222,7 @@ class Fleet(FleetState):
             raise PermissionDeniedError(f"device {device} is {record.state}", remedy="attest again")
         if binding is None or not secrets.compare_digest(binding.tls_spki_sha256, connection.tls_spki_sha256):
             raise PermissionDeniedError(f"{device} has another key now", remedy="attest again")
-        if connection.certificate_expires_unix_s * 1000 <= now.unix_ms:
+        if connection.certificate_expires_unix_s * 1000 < now.unix_ms:
             raise PermissionDeniedError("the SVID is over", remedy="attest again")
 
 
