@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 
 from ztdpu.errors import ConfigurationError, PolicyError, PolicyPathError, PolicyRefusedError
-from ztdpu.policy.load import load_directory, read_strict
+from ztdpu.policy.load import Known, load_directory, load_files, read_strict
 
 EXAMPLE = Path(__file__).parents[2] / "policies"
 
@@ -196,3 +196,21 @@ def test_start_up_files(tmp_path: Path) -> None:
     assert str(caught.value.where) == f"{file}:2:1"
     with pytest.raises(ConfigurationError, match="cannot be read"):
         read_strict(tmp_path / "none.yaml", _StartUp)
+
+
+def test_files_read_before_have_their_own_places(tmp_path: Path) -> None:
+    """`policy diff` reads most files twice: the second reading is the first, but for where things stand."""
+    text = "apiVersion: ztdpu.dev/v1\nkind: Tenant\nmetadata: {name: red}\n"
+    bad = text.replace("red", "Red")
+    known: Known = {}
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tenant.yaml").write_text(text)
+        cluster = load_directory(tmp_path / name, known=known)
+        assert cluster.locate("Tenant", "red", ("metadata", "name")).file == str(tmp_path / name / "tenant.yaml")
+    assert set(known) == {text}
+    for _ in range(2):
+        with pytest.raises(PolicyRefusedError):
+            load_files({"bad.yaml": bad.encode()}, origin="three", known=known)
+    with pytest.raises(PolicyRefusedError, match=r"is there twice; first at a\.yaml:3:12"):
+        load_files({"a.yaml": text.encode(), "b.yaml": text.encode()}, origin="four", known=known)

@@ -25,7 +25,7 @@ def merge(ranges: Iterable[Range]) -> Ranges:
 
 def intersect(left: Ranges, right: Ranges) -> Ranges:
     """Return what is in both."""
-    if left == ALL_PORTS:
+    if left in (right, ALL_PORTS):
         return right
     if right == ALL_PORTS:
         return left

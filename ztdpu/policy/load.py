@@ -28,13 +28,15 @@ OWNERS_FILE = "owners.yaml"
 """At the root; says who may change what, and is no policy document (`policy.git.owners`)."""
 
 Model = TypeVar("Model", bound=BaseModel)
+Known = dict[str, tuple[Entry, ...]]
+"""Text of a faultless file -> its documents. Two policies to compare are mostly the same files."""
 
 
-def load_directory(directory: str | os.PathLike[str]) -> Cluster:
+def load_directory(directory: str | os.PathLike[str], *, known: Known | None = None) -> Cluster:
     """Return the cluster that the YAML files under `directory` describe.
 
     Files end in .yaml or .yml; hidden files and folders, and `owners.yaml` at the root, are passed over; symbolic links
-    are refused.
+    are refused. `known` is read and added to.
     Raises PolicyRefusedError with every fault found, each at its `file:line:column`; PolicyPathError when there is no
     such directory, or no document in it: an empty directory is a wrong path far more often than an empty cluster.
     """
@@ -43,12 +45,13 @@ def load_directory(directory: str | os.PathLike[str]) -> Cluster:
     faults: list[PolicyError] = []
     entries: list[Entry] = []
     paths = list(_policy_files(root, faults))
-    empty = [str(path) for path in paths if not _read_file(path, entries, faults)]
+    empty = [str(path) for path in paths if not _read_file(path, entries, faults, {} if known is None else known)]
     return _finish(str(root), entries, empty, faults)
 
 
-def load_files(files: Mapping[str, bytes], *, origin: str) -> Cluster:
+def load_files(files: Mapping[str, bytes], *, origin: str, known: Known | None = None) -> Cluster:
     """The same from files that are in memory: path below the root -> content. `origin` names them all, for messages."""
+    known = {} if known is None else known
     faults: list[PolicyError] = []
     entries: list[Entry] = []
     empty = []
@@ -60,7 +63,7 @@ def load_files(files: Mapping[str, bytes], *, origin: str) -> Cluster:
         except PolicyError as error:
             faults.append(error)
             continue
-        if not _read_documents(text, path, entries, faults):
+        if not _read_documents(text, path, entries, faults, known):
             empty.append(path)
     return _finish(origin, entries, empty, faults)
 
@@ -160,17 +163,22 @@ def _decode(raw: bytes, file: str) -> str:
         raise PolicyError("not UTF-8 text", where=Location(file=file, line=line)) from None
 
 
-def _read_file(path: FilePath, entries: list[Entry], faults: list[PolicyError]) -> bool:
+def _read_file(path: FilePath, entries: list[Entry], faults: list[PolicyError], known: Known) -> bool:
     """Add the file's documents and faults. False: there is nothing in it."""
     try:
         text = _read_text(path)
     except PolicyError as error:
         faults.append(error)
         return True
-    return _read_documents(text, str(path), entries, faults)
+    return _read_documents(text, str(path), entries, faults, known)
 
 
-def _read_documents(text: str, file: str, entries: list[Entry], faults: list[PolicyError]) -> bool:
+def _read_documents(text: str, file: str, entries: list[Entry], faults: list[PolicyError], known: Known) -> bool:
+    again = known.get(text)
+    if again is not None:
+        entries += [replace(entry, placed=replace(entry.placed, file=file)) for entry in again]
+        return bool(again)
+    count, fault_count = len(entries), len(faults)
     try:
         documents = parse_noting(text, file=file, faults=faults)
     except PolicyError as error:
@@ -185,6 +193,8 @@ def _read_documents(text: str, file: str, entries: list[Entry], faults: list[Pol
             faults.append(error)
         except ValidationError as error:
             faults.extend(describe(detail, placed, model) for detail in error.errors())
+    if len(faults) == fault_count:
+        known[text] = tuple(entries[count:])
     return bool(documents)
 
 

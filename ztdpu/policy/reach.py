@@ -156,23 +156,33 @@ class Sweep:
                     shift = 8 * octets - prefix.length
                     block = (order, octets, shift, int.from_bytes(prefix.address) >> shift)
                     self._blocks.setdefault(rule.direction, []).append(block)
-        self._asked: dict[tuple[Direction, bytes], list[Rule]] = {}
+        self._asked: dict[tuple[Direction, bytes], tuple[int, ...]] = {}
+        self._ranges: dict[tuple[tuple[int, ...], int], Ranges] = {}
+        """Peers about whom the same rows speak get the same answer."""
 
     def allowed(self, direction: Direction, peer: bytes, protocol: int) -> Ranges:
         """Return the ports on which the rows let flows pass, to (egress) or from (ingress) a peer."""
-        rows = self._asked.get((direction, peer))
-        if rows is None:
-            rows = self._asked[direction, peer] = self._rows(direction, peer)
-        return _evaluate([row for row in rows if row.protocol in (Protocol.ANY, protocol)], protocol)
+        orders = self._asked.get((direction, peer))
+        if orders is None:
+            orders = self._asked[direction, peer] = self._orders(direction, peer)
+        found = self._ranges.get((orders, protocol))
+        if found is None:
+            rows = [self._rules[order] for order in orders if self._rules[order].protocol in (Protocol.ANY, protocol)]
+            found = self._ranges[orders, protocol] = _evaluate(rows, protocol)
+        return found
 
-    def _rows(self, direction: Direction, peer: bytes) -> list[Rule]:
+    def _orders(self, direction: Direction, peer: bytes) -> tuple[int, ...]:
+        """Places of the rows that speak of a peer."""
         number, octets = int.from_bytes(peer), len(peer)
         orders = set(self._hosts.get((direction, peer), ()))
         for order, length, shift, value in self._blocks.get(direction, ()):
             if length == octets and number >> shift == value:
                 orders.add(order)
-        rows = (self._rules[order] for order in sorted(orders))
-        return [row for row in rows if not (row.excepted and _spares(row, number, octets))]
+        return tuple(
+            order
+            for order in sorted(orders)
+            if not (self._rules[order].excepted and _spares(self._rules[order], number, octets))
+        )
 
 
 def _spares(row: Rule, number: int, octets: int) -> bool:

@@ -115,7 +115,8 @@ class _Builder:
     """Turns the flat stream of events into values, counting as it goes."""
 
     def __init__(self, text: str, file: str, faults: list[PolicyError]) -> None:
-        self._events: Iterator[Any] = iter(libyaml.parse(text, Loader=_READER))
+        # As `yaml.parse`, without a generator between each two events.
+        self._events: Iterator[Any] = iter(_READER(text).get_event, None)
         self._file = file
         self._faults = faults
         self._nodes = 0

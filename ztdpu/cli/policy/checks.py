@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ztdpu.policy.diff import Change
+    from ztdpu.policy.load import Known
     from ztdpu.policy.prove import Proof, Witness
     from ztdpu.policy.tests import TestResult
 
@@ -85,7 +86,8 @@ def diff(
     from ztdpu.policy.reach import build_world
 
     note(f"reading {before} and {after}")
-    clusters = [read_source(text, folder=directory) for text in (before, after)]
+    known: Known = {}
+    clusters = [read_source(text, folder=directory, known=known) for text in (before, after)]
     note("comparing")
     changes = diff_worlds(*map(build_world, clusters))
     gained = sum(change.gained for change in changes)

@@ -19,6 +19,7 @@ from ztdpu.policy.example import EXAMPLE_POLICIES
 
 if TYPE_CHECKING:
     from ztdpu.policy.cluster import Cluster
+    from ztdpu.policy.load import Known
 
 EXAMPLE: Final = "the example cluster, as for `lab up`"
 DirectoryOption = Annotated[
@@ -35,27 +36,27 @@ def short(directory: Path) -> Path:
     return directory
 
 
-def read_or_exit(directory: Path) -> Cluster:
+def read_or_exit(directory: Path, *, known: Known | None = None) -> Cluster:
     """Return the cluster in a directory; tell its faults and exit with 2, since 1 and 4 are answers."""
     from ztdpu.policy.load import load_directory
 
     gc.disable()  # short-lived, and a large cluster makes much that lives as long as the command
     try:
-        return load_directory(short(directory))
+        return load_directory(short(directory), known=known)
     except PolicyError as error:
         report(error)
         raise typer.Exit(2) from None
 
 
-def read_source(text: str, *, folder: Path) -> Cluster:
+def read_source(text: str, *, folder: Path, known: Known) -> Cluster:
     """Return the cluster of a directory, or of `folder` as it was in a commit. Raises UsageError; else as above."""
     if Path(text).is_dir():
-        return read_or_exit(Path(text))
+        return read_or_exit(Path(text), known=known)
     from ztdpu.policy.load import load_files
 
     files = _files_of_commit(text, short(folder))
     try:
-        return load_files(files, origin=text)
+        return load_files(files, origin=text, known=known)
     except PolicyError as error:
         report(error)
         raise typer.Exit(2) from None

@@ -16,10 +16,11 @@ from ztdpu.lab.bench.figures import spread
 from ztdpu.lab.documents import generate_documents, write_yaml
 from ztdpu.packet.firewall import Firewall
 from ztdpu.packet.tables import decode_tables
+from ztdpu.policy.cluster import Cluster
 from ztdpu.policy.compile import Compiler, assumed_networks, compile_tables
 from ztdpu.policy.diff import diff_worlds
 from ztdpu.policy.example import EXAMPLE_POLICIES
-from ztdpu.policy.load import load_directory
+from ztdpu.policy.load import load_directory, load_files
 from ztdpu.policy.prove import prove
 from ztdpu.policy.reach import build_world
 from ztdpu.policy.tests import run_tests
@@ -126,7 +127,8 @@ def _row(name: str, texts: dict[str, str], runs: int) -> dict[str, Any]:
     _, every = _timed(lambda: [*map(Compiler(cluster, networks).compile, cluster.devices)], runs)
     world, judge = _timed(lambda: build_world(cluster), runs)
     _, test = _timed(lambda: run_tests(cluster, world=world), runs)
-    _, compare = _timed(lambda: diff_worlds(world, world), runs)
+    other = changed_cluster(texts)
+    changes, compare = _timed(lambda: diff_worlds(build_world(cluster), build_world(other)), runs)
     _, apart = _timed(lambda: prove(world), runs)
     tables, decode = _timed(lambda: decode_tables(compiled.blob), runs)
     wall, build = _timed(lambda: Firewall(tables), runs)
@@ -141,12 +143,22 @@ def _row(name: str, texts: dict[str, str], runs: int) -> dict[str, Any]:
         "compile_all_ms": every,
         "world_ms": judge,
         "test_ms": test,
+        "changes": len(changes),
         "diff_ms": compare,
         "prove_ms": apart,
         "decode_ms": decode,
         "build_firewall_ms": build,
         "swap_same_ms": swap,
     }
+
+
+def changed_cluster(texts: dict[str, str]) -> Cluster:
+    """Return the cluster of the same documents with one port range of each tenth file another, in both directions."""
+    changed = {
+        name: text.replace("endPort: 1027", "endPort: 1028") if number % 10 == 1 else text
+        for number, (name, text) in enumerate(sorted(texts.items()))
+    }
+    return load_files({name: text.encode() for name, text in changed.items()}, origin="changed")
 
 
 def _timed(make: Callable[[], _Made], runs: int) -> tuple[_Made, dict[str, Any]]:
