@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import random
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
 
 from ztdpu.errors import EvidenceError, RefusedError
 from ztdpu.model.attestation import Tier
@@ -153,6 +156,13 @@ def test_own_roots_decide_when_they_are_named(world, octets):
     assert verify(stranger, octets).appraisal.tier is Tier.AFFIRMING  # the same seed: the same plant
 
 
+def test_what_is_signed_names_the_key(world, octets):
+    """Else the same signature could be shown as another's: whoever has one can compute a second key that it fits."""
+    _, named, body, signature = canonical.decode(octets, refusal=EvidenceError)
+    signed = b"ztdpu/v1/evidence-file\0" + hashlib.sha256(named).digest() + body
+    world.ear_key.public_key().verify(signature, signed, ec.ECDSA(SHA256()))
+
+
 def test_roots_that_cannot_be_read_to_the_end_are_refused(world):
     """A file of a stranger, signed by his own key: what he puts in as roots is looked at before anybody uses it."""
     curve = bytes.fromhex("06052b81040022")
@@ -197,9 +207,6 @@ def test_fields_of_another_shape_are_refused(world):
 
 
 def resign(world, body, named):
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.hashes import SHA256
-
     from ztdpu.trust.evidence_file import _signed_octets
 
     signature = world.ear_key.sign(_signed_octets(named, body), ec.ECDSA(SHA256()))

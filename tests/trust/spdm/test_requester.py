@@ -9,7 +9,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from ztdpu.errors import SpdmError, StateError
@@ -20,6 +20,7 @@ from ztdpu.trust.spdm import authentication as auth
 from ztdpu.trust.spdm.evidence import decode_evidence
 from ztdpu.trust.spdm.responder import Responder
 from ztdpu.trust.spdm.suite import suite_of
+from ztdpu.trust.spdm.transcript import SigningContext, sign_transcript
 
 SUITE = suite_of(dataclasses.replace(load_profile("bluefield-3"), spdm_version="1.2"))
 VERSION, CAPABILITIES, ALGORITHMS, DIGESTS, CERTIFICATE, CHALLENGE, MEASUREMENTS = 0, 1, 2, 3, 4, -2, -1
@@ -134,10 +135,14 @@ def test_any_flip_is_refused_without_a_challenge_too(bench, data):
 
 @settings(max_examples=200)
 @given(st.integers(0, 11), st.binary(max_size=120))
+@example(CAPABILITIES, b"\0\0\0\0\x16\0\0\0\0\0\0\x01\0\0\0\x01")
 def test_noise_is_refused(bench, place, noise):
+    """There, or by the end: what happens to be well-formed, like other sizes in CAPABILITIES, is under a signature."""
     place %= len(bench.answers)
-    refuse_at(bench, place, noise)
-    refuse_at(bench, place, bench.answers[place][:4] + noise)
+    for answer in (noise, bench.answers[place][:4] + noise):
+        assume(answer != bench.answers[place])
+        with pytest.raises((SpdmError, StateError)):
+            bench.replay(replace_answer(bench, place, answer))
 
 
 @pytest.mark.parametrize("code", [code for code in (*messages.ErrorCode, 0x99) if code not in BORNE])
@@ -283,6 +288,38 @@ def test_measurements_that_changed_while_read_are_refused_though_signed(bench):
     )
     with pytest.raises(SpdmError, match="changed"):
         bench.drive(responder, challenge_nonce=None)
+
+
+class OtherSlot(Responder):
+    """Signs good answers that name slot 1, as one with two chains could be brought to."""
+
+    wrong: messages.Code
+
+    def _make_measurements(self, asked, nonce):
+        good = super()._make_measurements(asked, nonce)
+        return dataclasses.replace(good, slot=1) if self.wrong is messages.Code.MEASUREMENTS else good
+
+    def _answer_challenge(self, request, nonce):
+        before = b"".join((*self._negotiation, *self._authentication, request))
+        unsigned = auth.slice_unsigned(super()._answer_challenge(request, nonce), SUITE)
+        if self.wrong is messages.Code.CHALLENGE_AUTH:
+            unsigned = unsigned[:2] + b"\x01" + unsigned[3:]
+        return unsigned + sign_transcript(self._key, SigningContext.CHALLENGE_AUTH, before + unsigned, SUITE)
+
+
+@pytest.mark.parametrize("wrong", [messages.Code.MEASUREMENTS, messages.Code.CHALLENGE_AUTH])
+def test_an_answer_for_another_slot_is_refused_though_signed(bench, wrong):
+    responder = OtherSlot(
+        profile=bench.profile,
+        certificates=bench.device.certificates,
+        key=bench.device.alias_key,
+        blocks=bench.device.blocks,
+    )
+    responder.wrong = messages.Code.ERROR
+    bench.drive(responder)
+    responder.wrong = wrong
+    with pytest.raises(SpdmError, match="another slot"):
+        bench.drive(responder)
 
 
 def test_an_index_twice_is_refused_though_signed(bench):
