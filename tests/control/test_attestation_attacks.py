@@ -258,9 +258,12 @@ async def test_relayed_evidence_is_never_accepted(make_agent, open_line, admin, 
 @pytest.mark.parametrize("component", ["version", "nic-rollback-counters", "arm-rollback-counters"])
 async def test_one_version_below_the_highest_ever_seen(component, make_agent, admin) -> None:
     shipped = default_firmware(PROFILE)
-    agent = await make_agent(firmware=_with(shipped, component, up=True), applied_generation=UP_TO_DATE)
+    agent = await make_agent(firmware=shipped, applied_generation=UP_TO_DATE)
     assert (await agent.attest()).HasField("lease")
-    agent.token, agent.firmware = "", shipped
+    agent.token, agent.firmware = "", _with(shipped, component, up=True)
+    agent.reboot()
+    assert (await agent.attest()).HasField("lease"), "the highest rises with it"
+    agent.firmware = shipped
     agent.reboot()
     result = await agent.attest()
     assert (result.state, result.HasField("lease"), len(result.svid)) == ("contraindicated", False, 0)
