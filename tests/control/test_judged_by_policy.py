@@ -65,6 +65,37 @@ async def test_a_warning_that_gets_no_lease_keeps_its_identity(
         assert transaction.get_highest_versions("dpu-0") == highest
 
 
+async def test_who_refuses_the_tier_is_named(plant: Any, admin: Any, make_agent: Any, process: ControlProcess) -> None:
+    """A tenant that would bear the warning goes dark with the others on the device, and its operator sees whose doing."""
+    declare_vulnerable(plant)
+    tolerant = plant.policy_dir / "attestation" / "tolerant.yaml"
+    text = (plant.policy_dir / "attestation" / "standard.yaml").read_text()
+    tolerant.write_text(text.replace("name: standard", "name: tolerant").replace("[affirming]", "[affirming, warning]"))
+    agent = await make_agent()
+    there = process.fleet.desired.tenants_on("dpu-0")
+    assert len(there) > 1
+
+    async def attest_with_tolerant(*tenants: str) -> tuple[bool, str]:
+        for tenant in tenants:
+            file = plant.policy_dir / "tenants" / f"{tenant}.yaml"
+            file.write_text(file.read_text().replace("appraisalPolicy: standard", "appraisalPolicy: tolerant"))
+        assert not (await admin.sync_policy()).faults
+        is_leased = (await agent.attest()).HasField("lease")
+        conditions = {one.name: one for one in (await admin.get_device("dpu-0")).conditions}
+        return is_leased, conditions["leased"].reason
+
+    names = ", ".join(there)
+    assert await attest_with_tolerant() == (
+        False,
+        f"warning: policy gives this tier no lease: tenants {names} on this device",
+    )
+    strict = f"warning: policy gives this tier no lease: tenant {there[-1]} on this device"
+    assert await attest_with_tolerant(*there[:-1]) == (False, strict)
+    is_leased, reason = await attest_with_tolerant(there[-1])
+    assert is_leased
+    assert "no lease" not in reason
+
+
 async def test_a_warning_enrols_nobody_without_a_lease(plant: Any, admin: Any, make_agent: Any) -> None:
     declare_vulnerable(plant)
     assert not (await admin.sync_policy()).faults

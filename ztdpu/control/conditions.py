@@ -14,9 +14,13 @@ from ztdpu.control.hub import Connection
 from ztdpu.control.leases import Instant
 from ztdpu.control.record import DeviceRecord
 from ztdpu.control.states import RIGHTS, Next, what_comes_next
+from ztdpu.model.attestation import Tier
 from ztdpu.model.device import Condition, DeviceState
+from ztdpu.policy.references import tenants_refusing
 
 PHRASE_LIMIT = 60
+NAMED_LIMIT = 3
+"""Tenants that a reason names; it is one line."""
 _ACCEPTED = ("affirming", "warning")
 
 
@@ -82,7 +86,7 @@ def _leased(fleet: Fleet, record: DeviceRecord, now: Instant) -> Condition:
     is_leased = leases.is_leased(record, now)
     reason = record.reason
     if not is_leased and state in (DeviceState.WARNING, DeviceState.CONTRAINDICATED):
-        reason = "policy gives this tier no lease"
+        reason = _refusal_of_tier(fleet, record)
     return Condition(
         name="leased",
         met=is_leased,
@@ -91,6 +95,17 @@ def _leased(fleet: Fleet, record: DeviceRecord, now: Instant) -> Condition:
         deadline_unix_ms=now.unix_ms + following.in_ms if following.in_ms is not None else 0,
         next=following.what,
     )
+
+
+def _refusal_of_tier(fleet: Fleet, record: DeviceRecord) -> str:
+    """Why a tier has no lease: one tenant on the device that refuses it is enough, and is named."""
+    tenants, no_lease = fleet.desired.tenants_on(record.name), "policy gives this tier no lease"
+    if record.tier != Tier.WARNING.word:
+        return no_lease
+    refusing = tenants_refusing(fleet.desired.cluster, tenants, Tier.WARNING)
+    who = f"tenant{'s' if len(refusing) > 1 else ''} {', '.join(refusing[:NAMED_LIMIT])}"
+    more = f" and {len(refusing) - NAMED_LIMIT} more" if len(refusing) > NAMED_LIMIT else ""
+    return f"{no_lease}: {who}{more} on this device" if refusing else no_lease
 
 
 def _work(fleet: Fleet, record: DeviceRecord, connection: Connection | None, *, is_ready: bool) -> Iterator[Condition]:

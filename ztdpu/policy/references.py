@@ -54,6 +54,17 @@ def reference_values_for(cluster: Cluster, profile: str) -> ReferenceValues:
     )
 
 
+def tenants_refusing(cluster: Cluster, tenants: Sequence[str], tier: Tier) -> tuple[str, ...]:
+    """Those of `tenants` whose AppraisalPolicy, or the default in its place, gives `tier` no lease; by name."""
+    refusing = []
+    for tenant in sorted(tenants):
+        name = cluster.tenants[tenant].spec.appraisal_policy
+        spec = cluster.appraisal_policies[name].spec if name else documents.AppraisalPolicySpec.model_validate({})
+        if tier.word not in spec.allowed_tiers:
+            refusing.append(tenant)
+    return tuple(refusing)
+
+
 def appraisal_policy_for(cluster: Cluster, tenants: Sequence[str]) -> AppraisalPolicy:
     """Return the strictest common policy of the tenants on a device: what one of them refuses is refused.
 
