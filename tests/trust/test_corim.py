@@ -227,3 +227,50 @@ def test_bounds():
     for blob in (b"", bytes(corim.LIMIT_OCTETS + 1), b"\xd9\x01\xf5" * 99, b"\xd9\x01\xf5\x9a\xff\xff\xff\xff"):
         with pytest.raises(CorimError):
             read_corim(blob, now=THEN)
+
+
+JUNK = [
+    *(None, True, 0, -1, (1 << 64) - 1, -(1 << 64), b"", b"x" * 16, "", "\x00", "a" * 300),
+    *([], [[]], [1, 2], {}, {0: {}}, {"x": 1}, {0: 0, 1: 1}),
+    *(Tag(number, value) for number in (1, 18, 32, 37, 111, 501, 506, 552, 553) for value in (0, b"", "", [], {})),
+]
+
+
+def places(value, path=()):
+    yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner:
+        yield from places(one, (*path, key))
+
+
+def put(value, path, new):
+    if not path:
+        return new
+    changed = value.copy()
+    changed[path[0]] = put(value[path[0]], path[1:], new)
+    return changed
+
+
+def test_junk_in_every_place_of_a_manifest_raises_nothing_else():
+    """Well-formed CBOR with something else in one place, as a key or as a value."""
+    environment = {0: {0: Tag(37, bytes(16)), 1: "NVIDIA", 2: "BlueField-3", 3: 1, 4: 0}, 1: Tag(550, b"x")}
+    measurement = {0: 2, 1: {0: {0: "1.0"}, 1: Tag(553, 1), 2: [DIGEST], 11: "name"}}
+    inner = {0: "en", 1: {0: "tag"}, 4: {0: [[environment, [measurement]]]}}
+    validity = {0: Tag(1, 0), 1: Tag(1, 1_900_000_000)}
+    outer = {0: "an id", 1: [], 3: Tag(32, "u"), 4: validity}
+
+    def read(inner, outer):
+        blob = outer | {1: [Tag(506, strict_cbor.encode(inner))]} if isinstance(outer, dict) and 1 in outer else outer
+        return read_corim(strict_cbor.encode(Tag(501, blob)), now=THEN)
+
+    assert read(inner, outer).triples
+    refused = 0
+    for junk in JUNK:
+        cases = [(put(inner, path, junk), outer) for path in places(inner)]
+        cases += [(inner, put(outer, path, junk)) for path in places(outer)]
+        for case in cases:
+            try:
+                read(*case)
+            except CorimError:
+                refused += 1
+    assert refused > 500

@@ -234,3 +234,36 @@ def test_mutated_claims_under_a_good_signature_raise_nothing_else(world, token):
         except EarError:
             refused += 1
     assert 300 < refused < 800  # nonces, digests and texts may be any
+
+
+def test_junk_in_every_place_of_the_claims_raises_nothing_else(world, payload):
+    junk = [
+        None,
+        True,
+        0,
+        -1,
+        (1 << 64) - 1,
+        b"",
+        b"x" * 32,
+        "",
+        "x",
+        "a" * 300,
+        [],
+        [1],
+        {},
+        {0: 0},
+        {"x": 1},
+        Tag(1, 0),
+    ]
+    submodule, refused = dict(payload[266]["dpu-0"]), 0
+    payload = dict(payload)
+    for value in junk:
+        cases = [payload | {key: value} for key in payload]
+        cases += [payload | {266: {"dpu-0": submodule | {key: value}}} for key in submodule]
+        for case in cases:
+            try:
+                verify(world, sign(world, case))
+            except EarError:
+                refused += 1
+    assert refused > 200
+    assert verify(world, sign(world, payload))

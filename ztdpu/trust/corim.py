@@ -161,7 +161,7 @@ def _read_map(item: Any, now: datetime, *, is_signed: bool, signer: str) -> Cori
         raise CorimError("no corim-map (tag 501)")
     document = _map(item.value, "corim-map")
     _check_validity(document.get(4), now, "manifest")
-    unread = [f"extension {key} of the manifest" for key in document if key not in range(6)]
+    unread = [f"extension {_short(key)} of the manifest" for key in document if key not in range(6)]
     if 2 in document:
         unread.append("manifests that it depends on")
     if 3 in document:
@@ -183,7 +183,7 @@ def _read_map(item: Any, now: datetime, *, is_signed: bool, signer: str) -> Cori
 def _read_comid(comid: Mapping[Any, Any]) -> tuple[list[ReferenceTriple], list[str]]:
     _map(comid.get(1), "tag identity of a CoMID")
     triples = _map(comid.get(4), "triples of a CoMID")
-    unread = [f"extension {key} of a CoMID" for key in comid if key not in range(5)]
+    unread = [f"extension {_short(key)} of a CoMID" for key in comid if key not in range(5)]
     unread += [_TRIPLES.get(key, f"triples of kind {key}") for key in triples if key != 0]
     if 3 in comid:
         unread.append("CoMIDs that it replaces or adds to")
@@ -203,9 +203,11 @@ def _read_triple(item: Any) -> ReferenceTriple:
 def _read_environment(item: Mapping[Any, Any]) -> Environment:
     described = _map(item.get(0, {}), "class")
     unread = [
-        {1: "an instance", 2: "a group"}.get(key, f"extension {key} of an environment") for key in item if key != 0
+        {1: "an instance", 2: "a group"}.get(key, f"extension {_short(key)} of an environment")
+        for key in item
+        if key != 0
     ]
-    unread += [f"extension {key} of a class" for key in described if key not in range(5)]
+    unread += [f"extension {_short(key)} of a class" for key in described if key not in range(5)]
     return Environment(
         class_id=_identifier(described[0]) if 0 in described else "",
         vendor=_text(described[1], "vendor") if 1 in described else "",
@@ -220,7 +222,7 @@ def _read_measurement(item: Any) -> Measurement:
     outer = _map(item, "measurement")
     values = _map(outer.get(1), "measurement values")
     unread = ["who may have measured it"] if 2 in outer else []
-    unread += [f"extension {key} of a measurement" for key in outer if key not in range(3)]
+    unread += [f"extension {_short(key)} of a measurement" for key in outer if key not in range(3)]
     unread += [_VALUES.get(key, f"measurement value {key}") for key in values if key not in (0, 1, 2, 11)]
     key = outer.get(0)
     svn, minimum = _read_svn(values.get(1))
@@ -304,6 +306,11 @@ def _identifier(value: Any) -> str:
         case Tag(number=number):
             return f"tag {number}"
     raise CorimError("an identifier of a type that is not known")
+
+
+def _short(key: int | str) -> str:
+    """A key of a map in a phrase."""
+    return str(key)[:40]
 
 
 def _of_octets(kind: str, octets: bytes) -> str:

@@ -13,9 +13,12 @@ from ztdpu.cli.output import Format, plain, print_document
 from ztdpu.errors import ConfigurationError, CorimError, Location, PolicyError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cryptography.hazmat.primitives.asymmetric import ec
 
 _KEY_LIMIT_OCTETS = 16 * 1024
+_LINES_LIMIT = 40
 
 
 def import_corim(
@@ -56,14 +59,7 @@ def import_corim(
             where=Location(file=str(file), line=0),
         ) from error
     imported = map_corim(manifest, name=document_name, profile=target)
-    for line in imported.left_out:
-        print(f"{file}: {'left out' if leave_out else 'does not map'}: {plain(line)}", file=sys.stderr)
-    if imported.left_out and not leave_out:
-        raise PolicyError(
-            f"{len(imported.left_out)} parts of the manifest have no place in reference values",
-            remedy="read them above; if the rest is good without them: --leave-out",
-            where=Location(file=str(file), line=0),
-        )
+    _report(file, imported.left_out, is_allowed=leave_out)
     if not imported.document:
         raise PolicyError(
             f"nothing in the manifest is about {profile}",
@@ -73,6 +69,21 @@ def import_corim(
     said = f"signed by {plain(manifest.signer)!r}" if manifest.is_signed else "not signed"
     print(f"# From CoRIM {plain(manifest.name)!r}, {said}.")
     print_document(imported.document, output=Format.YAML)
+
+
+def _report(file: Path, left_out: Sequence[str], *, is_allowed: bool) -> None:
+    """Name what is not in the document; PolicyError unless that is allowed."""
+    for line in left_out[:_LINES_LIMIT]:
+        print(f"{file}: {'left out' if is_allowed else 'does not map'}: {plain(line)}", file=sys.stderr)
+    if len(left_out) > _LINES_LIMIT:
+        print(f"{file}: and {len(left_out) - _LINES_LIMIT} more", file=sys.stderr)
+    if left_out and not is_allowed:
+        count = f"{len(left_out)} parts of the manifest have" if len(left_out) > 1 else "one part of it has"
+        raise PolicyError(
+            f"{count} no place in reference values",
+            remedy="read above which; if the rest is good without: --leave-out",
+            where=Location(file=str(file), line=0),
+        )
 
 
 def _read(path: Path, limit_octets: int) -> bytes:
