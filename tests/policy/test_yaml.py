@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,7 +57,7 @@ def test_scalars_are_yaml_1_2(text: str, value: object) -> None:
         ("a: 'x", "f:1:6", "not YAML"),
         ("[" * (DEPTH_LIMIT + 1), f"f:1:{DEPTH_LIMIT + 1}", "nested"),
         ("x" * (SIZE_LIMIT_OCTETS + 1), "f:1", "longer"),
-        ("a: \x00", "f:1", "not YAML"),
+        ("a: \x00", "f:1:4", "is not allowed"),
     ],
 )
 def test_refuses_with_place(text: str, place: str, words: str) -> None:
@@ -82,3 +84,26 @@ def test_any_text_is_read_or_refused_never_a_crash(text: str) -> None:
     else:
         for document in documents:
             assert document.locate(()).line >= 1
+
+
+HIDING = {
+    "NEL ends a line": ("# harmless\x85spec: {}\n", (1, 11)),
+    "LS ends a line": ("# a\n# harmless\u2028spec: {}\n", (2, 11)),
+    "PS ends a line": ("a: b  # harmless\u2029spec: {}\n", (1, 17)),
+    "CR alone ends a line": ("# a\r\n# harmless\rspec: {}\n", (2, 11)),
+    "right-to-left override": ("# \u202egnihtyna\n", (1, 3)),
+    "isolate": ("a: b # \u2066x\n", (1, 8)),
+    "NUL": ("a: b\n# c\n# d\x00\n", (3, 4)),
+    "escape": ("# \x1b[2J\n", (1, 3)),
+    "DEL": ("# \x7f\n", (1, 3)),
+    "byte order mark inside": ("a: b\n\ufeffc: d\n", (2, 1)),
+}
+
+
+@pytest.mark.parametrize(("text", "place"), HIDING.values(), ids=HIDING.keys())
+def test_nothing_stands_behind_a_comment_unseen(text: str, place: tuple[int, int]) -> None:
+    with pytest.raises(PolicyError, match="is not allowed") as caught:
+        parse(text, file="f.yaml")
+    assert (caught.value.where.line, caught.value.where.column) == place
+    harmless = re.sub("[\x00-\x08\x1b\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff]|\r(?!\n)", "", text)
+    parse("\ufeff" + harmless, file="f.yaml")

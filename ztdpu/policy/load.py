@@ -28,6 +28,15 @@ OWNERS_FILE = "owners.yaml"
 """At the root; says who may change what, and is no policy document (`policy.git.owners`)."""
 
 Model = TypeVar("Model", bound=BaseModel)
+_WANTED = {
+    "int_type": ("a whole number", "write plain decimal digits, without quotes"),
+    "string_type": ("text", "put it in quotes"),
+    "bool_type": ("true or false", "write it without quotes"),
+    "list_type": ("a list", "begin each item with '- '"),
+    "dict_type": ("a mapping", "write `name: value`"),
+    "model_type": ("a mapping", "write `name: value`"),
+}
+"""Kind of pydantic's finding -> what is wanted, and what to do."""
 Known = dict[str, tuple[Entry, ...]]
 """Text of a faultless file -> its documents. Two policies to compare are mostly the same files."""
 
@@ -242,6 +251,9 @@ def describe(detail: ErrorDetails, placed: Placed, model: type[BaseModel]) -> Po
             f"{shown}: at least {least} item{'s' if least > 1 else ''} wanted, {detail['ctx']['actual_length']} there"
         )
         return PolicyError(message, remedy=remedy, where=placed.locate(path))
+    if detail["type"] in _WANTED:
+        wanted, remedy = _WANTED[detail["type"]]
+        return PolicyError(f"{shown}: {wanted} is wanted", remedy=remedy, where=placed.locate(path))
     return PolicyError(f"{shown}: {detail['msg'].removeprefix('Value error, ')}", where=placed.locate(path))
 
 

@@ -43,6 +43,12 @@ _DOUBTFUL: Final = re.compile(
     | =""",
     re.VERBOSE,
 )
+_HIDING: Final = re.compile(
+    "[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff\\ufffe\\uffff]"
+    "|\\r(?!\\n)|(?<!^)\\ufeff"
+)
+"""What ends a line for the parser and not for a reader (or a review), turns text around, or shows as nothing: a comment
+must not hide what is in force behind it."""
 _PLAIN: Final = (None, "")
 """Style of a scalar without quotes."""
 _MERGE_REMEDY: Final = "write the value out where it is used"
@@ -89,6 +95,13 @@ def parse_noting(text: str, *, file: str, faults: list[PolicyError]) -> tuple[Pl
         raise PolicyError(
             f"file is longer than {SIZE_LIMIT_OCTETS} characters", remedy="split it", where=Location(file=file, line=1)
         )
+    hiding = _HIDING.search(text)
+    if hiding is not None:
+        raise PolicyError(
+            f"character U+{ord(hiding[0]):04X} is not allowed",
+            remedy="remove it; lines end with LF or CRLF",
+            where=_place_of(text, hiding.start(), file),
+        )
     try:
         return tuple(_Builder(text, file, faults).documents())
     except libyaml.MarkedYAMLError as error:
@@ -97,6 +110,11 @@ def parse_noting(text: str, *, file: str, faults: list[PolicyError]) -> tuple[Pl
         raise PolicyError(f"not YAML: {error.problem or error.context}", where=where) from None
     except (libyaml.YAMLError, ValueError) as error:
         raise PolicyError(f"not YAML: {_first_line(error)}", where=Location(file=file, line=1)) from None
+
+
+def _place_of(text: str, index: int, file: str) -> Location:
+    before = text[:index].replace("\r\n", "\n").replace("\r", "\n")
+    return Location(file=file, line=before.count("\n") + 1, column=len(before) - before.rfind("\n"))
 
 
 def _within(text: str, line: int, column: int, file: str) -> Location:
