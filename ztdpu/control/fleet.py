@@ -23,12 +23,15 @@ from ztdpu.control.hub import (
     RevocationPush,
     RosterPush,
 )
+from ztdpu.control.leases import Instant
 from ztdpu.control.source import Desired
 from ztdpu.errors import NotFoundError, PermissionDeniedError
 from ztdpu.keys.epoch import EpochKey, epoch_context, seal_epoch_keys
 from ztdpu.model.device import DeviceState
 
 EAR_TTL_S: Final = 600
+_LOOK_AHEAD_NS: Final = 1_000_000
+"""Leases are counted in whole milliseconds: the last one ends up to one before its deadline."""
 PRUNE_S: Final = 600
 """Between two rounds of forgetting what can do nothing any more."""
 EAR_TOLD_AGAIN_MS: Final = EAR_TTL_S * 1000 // 2
@@ -104,18 +107,28 @@ class Fleet(FleetState):
     def sweep(self) -> None:
         """What time alone changes: leases that ended, streams whose device may not talk any more."""
         now = self.now()
-        ended = [name for name in self.names() if leases.has_ended(self.record(name), now)]
-        for name in ended:
+        for name in self._ended(now):
             self.end_lease(name, "no fresh evidence before the lease ended")
         for connection in self.hub.list():
             try:
-                self.require_connected(connection)
+                self._require_connected(connection, now)
             except (PermissionDeniedError, NotFoundError) as error:
                 self.hub.close(connection.device, error)
         if now.boottime_ns >= self._prune_ns:
             self._prune_ns = now.boottime_ns + PRUNE_S * 1_000_000_000
             with self.transaction() as transaction:
                 transaction.prune(now_unix_ms=now.unix_ms)
+
+    def _ended(self, now: Instant) -> list[str]:
+        """Leases that ended. Most did not, five times a second: those are told by their deadline alone."""
+        soon_ns, boot_id, records, ended = now.boottime_ns + _LOOK_AHEAD_NS, now.boot_id, self._records, []
+        for name in self.names():
+            record = records.get(name)
+            if record is None or (record.lease_deadline_ns > soon_ns and record.lease_boot_id == boot_id):
+                continue
+            if leases.has_ended(record, now):
+                ended.append(name)
+        return ended
 
     def end_lease(self, device: str, reason: str) -> None:
         """Stale: nothing was found against the device, and nothing speaks for it. Fresh evidence mends it."""
@@ -216,7 +229,10 @@ class Fleet(FleetState):
             PermissionDeniedError: it is not.
 
         """
-        device, now = connection.device, self.now()
+        self._require_connected(connection, self.now())
+
+    def _require_connected(self, connection: Connection, now: Instant) -> None:
+        device = connection.device
         record, binding = self.record(device), self._bindings.get(device)
         if leases.expire(record, now).state not in leases.CONNECTED_STATES:
             raise PermissionDeniedError(f"device {device} is {record.state}", remedy="attest again")

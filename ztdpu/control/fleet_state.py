@@ -79,7 +79,7 @@ class FleetState:
 
     def names(self) -> tuple[str, ...]:
         """Devices of the policy in force."""
-        return tuple(sorted(self.desired.cluster.devices))
+        return self.desired.names
 
     def record(self, device: str) -> DeviceRecord:
         """A device's record; NotFoundError for a name that policy does not have."""

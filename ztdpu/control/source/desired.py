@@ -51,6 +51,8 @@ class Desired:
     appraisal: Mapping[str, AppraisalPolicy] = field(default_factory=dict)
     """By device."""
     manufacturer_roots: tuple[x509.Certificate, ...] = ()
+    names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """Of all devices, in order."""
     _listed: Mapping[str, bytes] = field(init=False, repr=False, compare=False)
     """Device -> DeviceID hash of the roster."""
     _members: Mapping[str, frozenset[str]] = field(init=False, repr=False, compare=False)
@@ -72,6 +74,7 @@ class Desired:
             for device in members[name]:
                 networks.setdefault(device, []).append(name)
         listed = {one.name: one.device_id_sha256 for one in self.roster.devices}
+        object.__setattr__(self, "names", tuple(sorted(self.cluster.devices)))
         object.__setattr__(self, "_listed", listed)
         object.__setattr__(self, "_members", {name: frozenset(devices) for name, devices in members.items()})
         object.__setattr__(self, "_networks", {device: tuple(names) for device, names in networks.items()})

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ztdpu.lab.bench.figures import percentile
-from ztdpu.lab.bench.plant import Plant, build_plant, running_control
+from ztdpu.lab.bench.plant import Plant, build_plant, cpu_s, running_control
 from ztdpu.lab.bench.simulated import SimulatedDevice, in_parallel, quiet_agents
 from ztdpu.model.identity import RotationStep
 
@@ -21,6 +21,8 @@ SIZES: Final = (100, 300, 1000)
 HANDSHAKES_AT_ONCE: Final = 50
 OPEN_LIMIT_S: Final = 60.0
 PUSH_LIMIT_S: Final = 30.0
+SETTLE_S: Final = 1.0
+"""Until control has taken what agents said last."""
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - below it the bench makes a directory that nobody else can enter
 STEPS: Final = (RotationStep.PREPARE, RotationStep.ACTIVATE, RotationStep.RETIRE)
 """One for each size: every step of a rotation is told to every agent."""
@@ -46,17 +48,21 @@ async def _measure(plant: Plant, pid: int, sizes: tuple[int, ...]) -> list[dict[
     for size, step in zip(sizes, STEPS, strict=False):
         fresh = [SimulatedDevice(plant, name) for name in names[len(devices) : size]]
         await in_parallel([one.attest for one in fresh], limit=20)
-        start = time.monotonic()
+        start, before_s = time.monotonic(), cpu_s(pid)
         await in_parallel([partial(_open, one) for one in fresh], limit=HANDSHAKES_AT_ONCE)
         handshakes_s = len(fresh) / (time.monotonic() - start)
+        await asyncio.sleep(SETTLE_S)
+        stream_ms = (cpu_s(pid) - before_s) * 1000 / len(fresh)
         devices += fresh
-        latency_ms = await _push(plant, devices, step)
+        latency_ms, push_cpu_ms = await _push(plant, pid, devices, step)
         rows.append(
             {
                 "agents": size,
                 "control_mib": _resident_mib(pid),
                 "empty_mib": empty_mib,
                 "opened_per_s": handshakes_s,
+                "stream_cpu_ms": stream_ms,
+                "push_cpu_ms": push_cpu_ms,
                 "push_median_ms": percentile(latency_ms, 0.5),
                 "push_p99_ms": percentile(latency_ms, 0.99),
                 "push_last_ms": latency_ms[-1],
@@ -73,19 +79,24 @@ async def _open(device: SimulatedDevice) -> None:
         await device.opened.wait()
 
 
-async def _push(plant: Plant, devices: list[SimulatedDevice], step: RotationStep) -> list[float]:
-    """Milliseconds from the operator's call until each agent had the new bundle, in order."""
+async def _push(
+    plant: Plant, pid: int, devices: list[SimulatedDevice], step: RotationStep
+) -> tuple[list[float], float]:
+    """Milliseconds from the operator's call until each agent had the new bundle, in order; control's CPU for each."""
     for one in devices:
         one.bundles.clear()
+    before_s = cpu_s(pid)
     start = await _step(plant, step)
     async with asyncio.timeout(PUSH_LIMIT_S):
         while not all(one.bundles for one in devices):  # noqa: ASYNC110 - an event each would cost what is measured
             await asyncio.sleep(0.02)
     latency_ms = sorted((one.bundles[0][1] - start) * 1000 for one in devices)
+    await asyncio.sleep(SETTLE_S)
+    push_cpu_ms = (cpu_s(pid) - before_s) * 1000 / len(devices)
     if step is RotationStep.ACTIVATE:  # as every agent does within its interval: `retire` ends what is left of before
         await in_parallel([one.attest for one in devices], limit=20)
         await in_parallel([partial(_open, one) for one in devices], limit=HANDSHAKES_AT_ONCE)
-    return latency_ms
+    return latency_ms, push_cpu_ms
 
 
 async def _step(plant: Plant, step: RotationStep) -> float:

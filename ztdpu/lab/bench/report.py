@@ -184,11 +184,15 @@ def _fleet(found: Mapping[str, Any]) -> Tables:
     rows = [
         (
             f"{row['agents']:,}", f"{row['control_mib']:.0f}", f"{row['opened_per_s']:.0f}",
-            *(f"{row[name]:.0f}" for name in ("push_median_ms", "push_p99_ms", "push_last_ms")),
+            f"{row['stream_cpu_ms']:.1f}", *(f"{row[name]:.0f}" for name in ("push_median_ms", "push_p99_ms")),
+            f"{row['push_last_ms']:.0f}", f"{row['push_cpu_ms']:.2f}",
         )
         for row in found["rows"]
     ]  # fmt: skip
-    heads = ("agents", "control MiB", "streams opened/s", "push median ms", "p99 ms", "last ms")
+    heads = (
+        "agents", "control MiB", "streams opened/s", "CPU ms each",
+        "push median ms", "p99 ms", "last ms", "CPU ms each",
+    )  # fmt: skip
     note = f"control without agents: {found['rows'][0]['empty_mib']:.0f} MiB; a push counts from the operator's call"
     return [("agents' streams on one control (mutual TLS, hello, roster, tables)", heads, rows, note)]
 
@@ -234,7 +238,7 @@ def _policy(found: Mapping[str, Any]) -> Tables:
             "policy before it bites, milliseconds",
             asked,
             asked_rows,
-            "`policy test` also reads files; `diff` does all twice",
+            "`policy test` also reads files; `diff` is the tables of two policies, and what differs",
         ),
     ]
 
