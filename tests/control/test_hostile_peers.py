@@ -122,3 +122,15 @@ async def test_a_defect_of_control_is_audited_and_grants_nothing(make_agent, adm
         ("dpu-0", "refused", "internal")
     ]
     assert (await agent.attest()).HasField("lease")
+
+
+async def test_the_leaf_of_an_unknown_device_says_what_it_called_itself(make_agent, admin) -> None:
+    agent = await make_agent(token=False)
+    agent.name = "dpu-\x1b[2J" + "x" * 5000
+    with pytest.raises(aio.AioRpcError) as refused:
+        await agent.attest()
+    assert "dpu-" not in str(refused.value.details())
+    leaf = json.loads((await admin.list_audit(limit=1))[0].leaf)
+    assert (leaf["subject"], leaf["reason"]) == ("", "permission-denied")
+    assert r"dpu-\x1b[2Jxxx" in leaf["detail"]["message"]
+    assert len(leaf["detail"]["message"]) < 200

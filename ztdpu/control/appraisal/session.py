@@ -90,7 +90,7 @@ class AttestationSession:
         """
         self._enter(_Phase.NEW, _Phase.MEASURING)
         if device not in self._fleet.desired.cluster.devices:
-            raise PermissionDeniedError("no such device in the policy in force")
+            raise PermissionDeniedError(f"no such device in the policy in force: {device[:64]!r}")
         self.device = device
         _check_sizes(join_token, asked)
         self._asked, self._read = asked, self._fleet.record(device)
