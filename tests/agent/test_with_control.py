@@ -10,6 +10,7 @@ import array
 import asyncio
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -227,6 +228,35 @@ async def test_altered_firmware_gets_no_identity(site):
     assert altered._life.lease_deadline_ns == 0
     assert site.state("dpu-1") is not DeviceState.AFFIRMING
     assert site.daemons["dpu-0"]._exchange.devices == ()
+
+
+async def test_in_warning_without_a_lease_an_agent_is_dark_and_stays_in_reach(site):
+    """Its firmware has a vulnerability since today: no keys, and the identity and stream that it had. Then it has none."""
+    await site.start(interval_s=1)
+    daemons = [site.run(device) for device in DEVICES]
+    await site.until(lambda: site.ready(*DEVICES) and all(one._exchange.devices for one in daemons))
+    file = site.root / "policies" / "attestation" / "bluefield-3.yaml"
+    good = file.read_text()
+    vulnerable = rf"\1        - {'ab' * 64}\n      vulnerableDigests:\n        - \2"
+    file.write_text(re.sub(r"(component: nic-firmware\n +digests:\n) +- ([0-9a-f]{128})", vulnerable, good))
+    with ControlClient.connect(str(site.control.spec.admin_socket)) as client:
+        await asyncio.to_thread(client.sync_policy)
+        await site.until(
+            lambda: (
+                all(site.state(device) is DeviceState.WARNING for device in DEVICES)
+                and not any(one._life.lease_deadline_ns or one._exchange.devices for one in daemons)
+            )
+        )
+        appraised = {device: site.control.fleet.record(device).appraised_unix_ms for device in DEVICES}
+        await site.until(
+            lambda: all(site.control.fleet.record(one).appraised_unix_ms > when for one, when in appraised.items())
+        )
+        assert all(site.state(device) is DeviceState.WARNING for device in DEVICES)
+        assert all(site.control.fleet.record(device).lease_deadline_ns == 0 for device in DEVICES)
+        await site.until(lambda: all(site.control.hub.get(device) is not None for device in DEVICES))
+        file.write_text(good)
+        await asyncio.to_thread(client.sync_policy)
+    await site.until(lambda: site.ready(*DEVICES) and all(one._exchange.devices for one in daemons))
 
 
 async def test_cut_off_from_control_and_back(site):

@@ -168,13 +168,7 @@ def judge_binding(
         keys_seen=_keys_of(own),
     )
     binding = accepted.binding
-    tls_key = check_possession(
-        binding,
-        csr=given.csr,
-        signed=_signed_octets(asked, nonce, accepted.record.binding_sha256),
-        tls_possession=given.tls_possession,
-        offer_possession=given.offer_possession,
-    )
+    tls_key = _possessed_key(given, binding, asked, nonce=nonce, binding_sha256=accepted.record.binding_sha256)
     if binding.sequence >= COUNTER_LIMIT:
         raise EvidenceError("the sequence of the binding is out of bounds")
     return StoredBinding(
@@ -195,12 +189,22 @@ def judge_binding(
     )
 
 
-def _signed_octets(asked: LeaseAsked, nonce: bytes, binding_sha256: bytes) -> bytes:
-    return possession_octets(
+def _possessed_key(
+    given: BindingGiven, binding: KeyBinding, asked: LeaseAsked, *, nonce: bytes, binding_sha256: bytes
+) -> ec.EllipticCurvePublicKey:
+    """The TLS key of a binding whose keys proved themselves. Raises BindingError."""
+    signed = possession_octets(
         nonce=nonce,
         binding_sha256=binding_sha256,
         applied_generation=asked.applied_generation,
         kem_public_key=asked.kem_public_key,
+    )
+    return check_possession(
+        binding,
+        csr=given.csr,
+        signed=signed,
+        tls_possession=given.tls_possession,
+        offer_possession=given.offer_possession,
     )
 
 
