@@ -221,14 +221,9 @@ class Fabric:
         way = packet.route
         assert way is not None
         far = self._walls[way.device]
-        if way.device == device:
-            target = far.neighbour(way)
-            assert target is not None
-        else:
-            found = far.admit(way.network_id, packet, device)
-            if isinstance(found, Reason):
-                return Outcome(verdict=Verdict.DROP, reason=found), ""
-            target = found
+        target = far.admit(way.network_id, packet, device)
+        if isinstance(target, Reason):
+            return Outcome(verdict=Verdict.DROP, reason=target), ""
         arrived = far.ingress(target.endpoint_id, packet, 1.0)
         if arrived.verdict is Verdict.DROP:
             return arrived, ""

@@ -30,7 +30,7 @@ from ztdpu.packet.quotes import is_error, quoted_key
 from ztdpu.packet.rules import RuleIndex
 from ztdpu.packet.states import STATE_FLAGS, FlowState, next_datagram_state, next_tcp_state
 from ztdpu.packet.tables import DeviceTables, EndpointTable
-from ztdpu.packet.ways import Way, Ways
+from ztdpu.packet.ways import Ways
 
 
 def _drop(reason: Reason) -> Outcome:
@@ -205,11 +205,6 @@ class Firewall:
         if way is None or way.device != device or way.network_id != network_id:
             return Reason.FOREIGN_SOURCE
         return fence.table
-
-    def neighbour(self, way: Way) -> EndpointTable | None:
-        """Return the endpoint of this device that a way leads to."""
-        fence = self._owners.get((way.network_id, way.address))
-        return fence.table if fence else None
 
     # --- changes -------------------------------------------------------------------------------
 

@@ -100,9 +100,11 @@ class Outbound:
         """Through the other endpoint's rules to its TUN; returns how it ended. `allowed`: why it left."""
         station, packet = self._station, self._packet
         firewall = station.firewall
-        target = firewall.neighbour(way) if firewall is not None else None
-        if firewall is None or target is None:
-            return Reason.NO_ROUTE
+        if firewall is None:
+            return Reason.NO_TABLES
+        target = firewall.admit(way.network_id, packet, station.device)
+        if isinstance(target, Reason):
+            return target
         outcome = firewall.ingress(target.endpoint_id, packet, station.gate.now_s)
         if outcome.verdict is Verdict.DROP:
             return outcome.reason

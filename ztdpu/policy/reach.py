@@ -16,6 +16,7 @@ from ipaddress import ip_address
 from itertools import groupby
 from typing import Final, NamedTuple
 
+from ztdpu.errors import TablesError
 from ztdpu.model.flow import Direction, Protocol
 from ztdpu.model.verdict import Verdict
 from ztdpu.packet.consistency import check_tables
@@ -71,6 +72,7 @@ class World:
     """All devices."""
 
     def __init__(self, devices: Iterable[DeviceTables]) -> None:
+        """Raise TablesError when two devices claim one endpoint: one of the two would not be looked at."""
         self.places: dict[str, Place] = {}
         """By name of endpoint."""
         self.network_names: dict[bytes, set[str]] = {}
@@ -82,6 +84,9 @@ class World:
             for network_id, name in names.items():
                 self.network_names.setdefault(network_id, set()).add(name)
             for table in tables.endpoints:
+                if table.name in self.places:
+                    there = self.places[table.name].device
+                    raise TablesError(f"endpoint {table.name} is on {there} and on {tables.device}")
                 place = Place(
                     table=table,
                     device=tables.device,
