@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from ztdpu.errors import EvidenceError, RefusedError
 from ztdpu.model.attestation import Tier
 from ztdpu.trust import canonical
-from ztdpu.trust.binding import binding_sha256
+from ztdpu.trust.binding import binding_sha256, encode_body, open_envelope, sign
 from ztdpu.trust.ear import issue_ear
 from ztdpu.trust.evidence_file import (
     FILE_LIMIT_OCTETS,
@@ -147,6 +147,43 @@ def test_parts_of_different_devices_do_not_make_a_file(world):
         wrong = encode_file(dataclasses.replace(good, **changes), world.ear_key)
         with pytest.raises(RefusedError):
             verify(world, wrong)
+
+
+@pytest.mark.parametrize("is_bound", [True, False])
+def test_a_result_stands_beside_its_own_evidence_only(world, is_bound):
+    """Same device, same boot, same binding: only the nonce tells which evidence a result is of."""
+    root = world.boot()
+    ear = {
+        "device": "dpu-0",
+        "key": world.ear_key,
+        "now": world.now,
+        "ttl_s": 60,
+        "issuer": "spiffe://ztdpu.lab/control",
+    }
+    unbound = issue_ear(world.appraise(world.collect(root)), binding_sha256=bytes(32), **ear)
+    good = make_file(world, root, **({} if is_bound else {"key_binding": b"", "ear": unbound}))
+    verify(world, encode_file(good, world.ear_key))
+    for other in (world.collect(root, b"another nonce of this control".ljust(32)), world.collect(world.boot("dpu-1"))):
+        wrong = dataclasses.replace(good, evidence=other.encode())
+        with pytest.raises(EvidenceError, match="different devices, boots or nonces"):
+            verify(world, encode_file(wrong, world.ear_key))
+
+
+@pytest.mark.parametrize("changes", [{}, {"boot_counter": 8}, {"boot_nonce": b"m" * 16}, {"ueid": b"\x01" + bytes(32)}])
+def test_a_binding_that_names_another_boot_or_device_is_refused_though_the_alias_signed_it(world, changes):
+    root = world.boot()
+    binding = open_envelope(world.bind(root), root.alias_public_key)
+    envelope = sign(encode_body(dataclasses.replace(binding, **changes)), root.device.alias_key)
+    ear = issue_ear(
+        world.appraise(world.collect(root)), device="dpu-0", key=world.ear_key, issuer="spiffe://ztdpu.lab/control",
+        now=world.now, binding_sha256=binding_sha256(envelope), ttl_s=60,
+    )  # fmt: skip
+    octets = encode_file(make_file(world, root, key_binding=envelope, ear=ear), world.ear_key)
+    if not changes:
+        assert verify(world, octets).binding == binding
+    else:
+        with pytest.raises(EvidenceError, match="key binding and evidence"):
+            verify(world, octets)
 
 
 def test_own_roots_decide_when_they_are_named(world, octets):
