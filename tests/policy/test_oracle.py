@@ -19,6 +19,7 @@ from tests.policy.worlds import Fabric, make_cluster, questions, text
 from ztdpu.model.flow import Protocol
 from ztdpu.model.verdict import Reason
 from ztdpu.policy.cluster import Cluster
+from ztdpu.policy.prove import prove
 from ztdpu.policy.reach import build_world
 
 PREFIXES = {"a": 1, "b": 2, "c": 1, "d": 3}
@@ -113,6 +114,7 @@ def dense(random: Random) -> Cluster:
 
 def ask(cluster: Cluster, random: Random, seen: Counter[tuple[str, bool]]) -> None:
     fabric, world = Fabric(cluster), build_world(cluster)
+    proven = {(one.source_tenant, one.destination_tenant) for one in prove(world).witnesses}
     for source, target, own, other, protocol in questions(cluster):
         port = 0 if protocol in (Protocol.ICMP, Protocol.ICMPV6) else random.choice(PORTS)
         ends = cluster.endpoints[source], ip_address(own), cluster.endpoints[target], ip_address(other)
@@ -123,6 +125,7 @@ def ask(cluster: Cluster, random: Random, seen: Counter[tuple[str, bool]]) -> No
         said = f"{source} {text(own)} -> {target} {text(other)} {port}/{protocol.name}: {outcome}"
         assert (holder == target) == wanted, said
         if wanted:
+            assert ends[0].tenant == ends[2].tenant or (ends[0].tenant, ends[2].tenant) in proven, said
             assert (outcome.reason is Reason.AUDIT_WOULD_DROP) == (not shadow), said
         flows = world.flows_between(world.places[source], world.places[target])
         there = [

@@ -5,9 +5,10 @@ Called by `policy.load`; used by `compile`, `explain` and control. Never reads a
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from ztdpu.errors import Location, NotFoundError, PolicyError
 from ztdpu.model.endpoint import Endpoint as EndpointValue
@@ -20,6 +21,8 @@ from ztdpu.policy.traffic_checks import check_traffic
 from ztdpu.policy.yaml import Path, Placed
 
 Kind = TypeVar("Kind", bound=Document)
+_SHOWN: Final = 20
+"""Names that a message lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +53,12 @@ class Cluster:
         try:
             return self.endpoints[name]
         except KeyError:
+            near = difflib.get_close_matches(name, self.endpoints, n=1)
+            names = sorted(self.endpoints)
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             raise NotFoundError(
-                f"no endpoint {name!r}", remedy=f"endpoints are {', '.join(sorted(self.endpoints)) or 'none'}"
+                f"no endpoint {name!r}{f'; did you mean {near[0]!r}?' if near else ''}",
+                remedy=f"endpoints are {', '.join(names[:_SHOWN]) or 'none'}{more}",
             ) from None
 
     def endpoints_of(self, tenant: str) -> tuple[EndpointValue, ...]:
