@@ -204,7 +204,8 @@ def execute(
 ) -> None:
     """Run a command inside, in the present directory where it is visible: ztdpu lab exec blue-0 -- ping -c3 blue-1."""
     from ztdpu.errors import UsageError
-    from ztdpu.lab.enter import base_environment, run_inside
+    from ztdpu.lab.enter import run_inside
+    from ztdpu.lab.processes import base_environment
     from ztdpu.lab.record import require_record
 
     if not command:

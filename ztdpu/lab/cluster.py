@@ -25,7 +25,6 @@ from ztdpu.errors import MachineError, StateError, UsageError
 from ztdpu.lab import marks, netns, processes
 from ztdpu.lab.documents import EXAMPLE_POLICIES, plan_lab
 from ztdpu.lab.enclosure import make_enclosure
-from ztdpu.lab.enter import base_environment
 from ztdpu.lab.fabric import ISOLATION, Fabric, Isolation
 from ztdpu.lab.fabric_obstacles import has_uids
 from ztdpu.lab.isolate import Inhabitant, make_inhabitant, set_sysctls
@@ -51,6 +50,7 @@ from ztdpu.lab.manufacture import (
     write_start_up_files,
 )
 from ztdpu.lab.policy_repository import make_policy_repository
+from ztdpu.lab.processes import base_environment
 from ztdpu.lab.record import LabRecord, tail
 from ztdpu.lab.takedown import clear, forget, locked, sweep
 from ztdpu.lab.userspace.places import WIRE, endpoint_tap, own_environment, wire_tap

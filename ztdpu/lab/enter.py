@@ -23,7 +23,7 @@ from ztdpu.lab.enclosure import enter_enclosure
 from ztdpu.lab.fabric import Fabric, Isolation
 from ztdpu.lab.layout import PLACES
 from ztdpu.lab.netns import NAMES
-from ztdpu.lab.processes import MARKER, spawn_daemon
+from ztdpu.lab.processes import base_environment, spawn_daemon
 from ztdpu.lab.record import LabRecord, require_record
 from ztdpu.lab.syscalls import Clone, become_root, setns
 
@@ -37,13 +37,6 @@ _ORDER: Final = (
 )  # fmt: skip
 """The user namespace last: until then host root may enter the others."""
 _PASSED_ON: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
-
-
-def base_environment(state: str, *, home: str = "/root") -> dict[str, str]:
-    """Environment of what runs in a lab: ours first in PATH, the lab's marker, the caller's language and terminal."""
-    kept = {key: os.environ[key] for key in ("LANG", "LC_ALL", "TERM", "NO_COLOR", "PYTHONPATH") if key in os.environ}
-    path = f"{Path(sys.prefix) / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    return {**kept, "PATH": path, "HOME": home, MARKER: state, "PYTHONUNBUFFERED": "1"}
 
 
 def enter_target(record: LabRecord, target: str) -> bool:

@@ -227,11 +227,6 @@ def oob_address(index: int) -> str:
     return str(_OOB_DEVICES + index)
 
 
-def overlay_mtu_octets(underlay_mtu_octets: int) -> int:
-    """Largest inner packet that fits an underlay packet whatever the outer family."""
-    return underlay_mtu_octets - UNDERLAY_OVERHEAD_OCTETS[6]
-
-
 def gso_limit_octets(mtu_octets: int) -> int:
     """Largest super-packet whose sealed segments still fit one UDP send of 65,507 octets.
 

@@ -1,7 +1,8 @@
 """Start, find and end the processes of a lab, also after a crash that left no record of them.
 
 Every process that the lab starts carries `ZTDPU_LAB=<state directory>` in its environment; whoever lives in
-a pid namespace of such a process belongs to the lab too. Used by `cluster`, `takedown`, `restart` and `status`.
+a pid namespace of such a process belongs to the lab too. Used by `cluster`, `enter`,
+`takedown`, `restart`, `status` and `userspace`.
 Ends nothing else.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -43,6 +45,13 @@ def identify(pid: int) -> Process | None:
 def is_alive(process: Process) -> bool:
     """Tell whether exactly this process still runs."""
     return identify(process.pid) == process
+
+
+def base_environment(state: str, *, home: str = "/root") -> dict[str, str]:
+    """Environment of what runs in a lab: ours first in PATH, the lab's marker, the caller's language and terminal."""
+    kept = {key: os.environ[key] for key in ("LANG", "LC_ALL", "TERM", "NO_COLOR", "PYTHONPATH") if key in os.environ}
+    path = f"{Path(sys.prefix) / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    return {**kept, "PATH": path, "HOME": home, MARKER: state, "PYTHONUNBUFFERED": "1"}
 
 
 def spawn_daemon(argv: Sequence[str], environment: Mapping[str, str], log: Path) -> int:

@@ -20,9 +20,10 @@ from ztdpu.lab.cluster import (
     start_wire,
 )
 from ztdpu.lab.enclosure import enter_enclosure
-from ztdpu.lab.enter import base_environment, start_inside
+from ztdpu.lab.enter import start_inside
 from ztdpu.lab.fabric import Fabric
 from ztdpu.lab.layout import SERVICES, lab_command, real_path
+from ztdpu.lab.processes import base_environment
 from ztdpu.lab.record import LabRecord, require_record
 from ztdpu.lab.roles import find_roles, with_found_services
 from ztdpu.lab.takedown import locked, require_owner

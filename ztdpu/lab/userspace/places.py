@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from ztdpu.lab.capture import TAP_VARIABLE
-from ztdpu.lab.enter import base_environment
 from ztdpu.lab.layout import LabPlan
+from ztdpu.lab.processes import base_environment
 from ztdpu.lab.userspace.tap import PLACE_VARIABLE
 
 WIRE: Final = "wire"
