@@ -610,6 +610,24 @@ async def test_a_boot_that_was_shown_ends_every_older_one_whatever_came_of_it(ma
     assert (await agent.attest()).HasField("lease")
 
 
+async def test_a_binding_does_not_outlive_its_boot(make_agent, process) -> None:
+    """Keys and binding of the boot before, and proof that both are held: a new boot binds anew all the same."""
+    agent = await make_agent(applied_generation=UP_TO_DATE)
+    await agent.attest()
+    agent.token = ""
+    assert (await agent.attest()).HasField("lease")
+    assert agent.challenged == 1, "in one boot it goes on"
+    before = process.fleet.binding("dpu-0")
+    agent.boot_counter += 1
+    agent.boot()
+    assert (await agent.attest()).HasField("lease")
+    assert agent.challenged == 2
+    live = process.fleet.binding("dpu-0")
+    assert (live.boot_counter, live.tls_spki_sha256) == (2, before.tls_spki_sha256)
+    with process.fleet.transaction() as transaction:
+        assert not transaction.get_binding(before.binding_sha256).live
+
+
 async def test_revoked_for_what_it_booted_needs_another_boot(make_agent, admin) -> None:
     agent = await make_agent(applied_generation=UP_TO_DATE)
     await agent.attest()
