@@ -29,6 +29,8 @@ AUDIENCE_LIMIT_CHARACTERS: Final = 255
 JWT_KEYS_LIMIT: Final = 8
 JWT_BUNDLE_LIMIT_OCTETS: Final = 64 * 1024
 CLOCK_SLACK_S: Final = 5
+_TIME_LIMIT_S: Final = 1 << 37
+"""In the year 6325: no later time is read, since a datetime ends with the year 9999."""
 _ALGORITHM: Final = "ES256"
 _COORDINATE_OCTETS: Final = 32
 
@@ -133,7 +135,7 @@ def _check_times(claims: Mapping[str, Any], now: datetime) -> datetime:
     if now.tzinfo is None:
         raise ValueError("`now` needs a time zone")
     numbers = [claims.get("exp"), claims.get("iat", 0), claims.get("nbf", 0)]
-    if not all(isinstance(one, int) and not isinstance(one, bool) and 0 <= one < 1 << 40 for one in numbers):
+    if not all(isinstance(one, int) and not isinstance(one, bool) and 0 <= one < _TIME_LIMIT_S for one in numbers):
         raise SvidError("JWT-SVID has no readable times")
     slack = timedelta(seconds=CLOCK_SLACK_S)
     expires_at = datetime.fromtimestamp(int(numbers[0] or 0), UTC)
