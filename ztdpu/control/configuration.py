@@ -69,6 +69,8 @@ class GitPolicy(Section):
     """Private key for `ssh://`, without a passphrase."""
     known_hosts_file: Path | None = None
     """Host keys for `ssh://`; any other host key is refused."""
+    ca_file: Path | None = None
+    """PEM bundle of authorities for `https://`; absent: those that the machine trusts."""
     revoked_signers_file: Path | None = None
     """Public keys or SHA256 fingerprints, one a line, that are refused at once, whatever the repository says."""
 
@@ -84,6 +86,8 @@ class GitPolicy(Section):
             raise ValueError("repository has a space or a control character in it")
         if scheme == "ssh" and separator and not (self.deploy_key_file and self.known_hosts_file):
             raise ValueError("ssh:// wants deployKeyFile and knownHostsFile: nobody is there to be asked")
+        if self.ca_file and scheme != "https":
+            raise ValueError("caFile is for https:// only")
         if ".." in self.ref or self.ref.endswith(("/", ".", ".lock")) or "//" in self.ref:
             raise ValueError("ref is not a name of a branch")
         return self

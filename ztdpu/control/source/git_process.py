@@ -46,6 +46,8 @@ _SETTINGS: Final = {
 def git_command(policy: GitPolicy, words: Sequence[str]) -> list[str]:
     """The command line; the shell in front bounds what the program may write, then becomes git."""
     settings = _SETTINGS | {f"protocol.{scheme(policy)}.allow": "always"}
+    if policy.ca_file is not None:
+        settings["http.sslCAInfo"] = str(policy.ca_file)
     options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
     blocks = FETCH_LIMIT_OCTETS // 512
     return ["/bin/sh", "-c", f'ulimit -f {blocks} && ulimit -c 0 && exec git "$@"', "git", *options, *words]
