@@ -22,6 +22,7 @@ from ztdpu.errors import MachineError, UnreachableError
 FETCH_LIMIT_OCTETS: Final = 256 * 1024 * 1024
 """Longest file that git may write: one pack."""
 OUTPUT_LIMIT_OCTETS: Final = 64 * 1024
+_SSH_ENDED: Final = "fatal: Could not read from remote repository"
 _SETTINGS: Final = {
     "core.hooksPath": "/dev/null",
     "core.fsmonitor": "false",
@@ -210,4 +211,6 @@ def _last_line(octets: bytes) -> str:
     """The last thing that git complained about; the far side writes some of it, so only plain characters stay."""
     lines = [line.strip() for line in octets.decode("utf-8", errors="replace").splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ssh:", " !"))] or lines
+    if telling and telling[0].startswith(_SSH_ENDED) and lines[0] != telling[0]:
+        telling = [lines[lines.index(telling[0]) - 1]]  # ssh said why just before
     return "".join(character for character in (telling or [""])[0] if character.isprintable())[:300]
