@@ -29,8 +29,8 @@ from ztdpu.agent.daemon import Daemon
 from ztdpu.agent.root_of_trust import write_secrets
 from ztdpu.agent.start_files import make_state_dir, read_start_files
 from ztdpu.agent.supervisor import Programs, programs
+from ztdpu.control.authority.issue import ensure_authority
 from ztdpu.control.configuration import ControlConfiguration
-from ztdpu.control.issue import ensure_authority
 from ztdpu.control.run import ControlProcess
 from ztdpu.model.device import DeviceState
 from ztdpu.rpc.client import ControlClient

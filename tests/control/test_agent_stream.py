@@ -12,7 +12,7 @@ import pytest
 from grpc import aio
 
 from ztdpu.agent.own_keys import generate_own_keys
-from ztdpu.control.hub import INSTANCE_BURST
+from ztdpu.control.doors.hub import INSTANCE_BURST
 from ztdpu.control.run import ControlProcess
 from ztdpu.errors import ConflictError, NotFoundError, StateError, UsageError
 from ztdpu.keys.epoch import open_epoch_keys

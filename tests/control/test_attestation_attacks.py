@@ -22,8 +22,8 @@ from grpc import aio
 
 from tests.control.conftest import PROFILE, Agent
 from ztdpu.agent.own_keys import generate_own_keys
-from ztdpu.control import refusals
-from ztdpu.control.leases import Instant
+from ztdpu.control.devices.leases import Instant
+from ztdpu.control.doors import refusals
 from ztdpu.control.run import ControlProcess
 from ztdpu.model.device import DeviceState
 from ztdpu.rpc.client import ControlClient

@@ -20,8 +20,8 @@ from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from grpc import aio
 
-from ztdpu.control.authorisation import TABLE, Role, Scope
-from ztdpu.control.listeners import SERVICES
+from ztdpu.control.doors.authorisation import TABLE, Role, Scope
+from ztdpu.control.doors.listeners import SERVICES
 from ztdpu.trust.svid import issue_svid
 
 TRUST_DOMAIN = "test.example"

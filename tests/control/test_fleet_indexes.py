@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from typing import Any
 
-from ztdpu.control import leases
+from ztdpu.control.devices import leases
 from ztdpu.model.device import DeviceState
 
 

@@ -12,7 +12,7 @@ import pytest
 from grpc import aio
 
 from ztdpu.control.api.attestation import SESSIONS_PER_ADDRESS_LIMIT
-from ztdpu.control.refusals import ADDRESS_BURST
+from ztdpu.control.doors.refusals import ADDRESS_BURST
 from ztdpu.trust.firmware import default_firmware
 from ztdpu.v1 import attestation_pb2_grpc
 

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from grpc import aio
 
-from ztdpu.control.refusals import ADDRESS_BURST, ADDRESS_RATE_PER_S
+from ztdpu.control.doors.refusals import ADDRESS_BURST, ADDRESS_RATE_PER_S
 from ztdpu.v1 import attestation_pb2_grpc
 
 

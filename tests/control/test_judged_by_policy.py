@@ -10,7 +10,7 @@ import grpc
 import pytest
 from grpc import aio
 
-from ztdpu.control.hub import REVOCATIONS_WAITING_LIMIT, Outbox, RevocationPush, RotatePush
+from ztdpu.control.doors.hub import REVOCATIONS_WAITING_LIMIT, Outbox, RevocationPush, RotatePush
 from ztdpu.control.run import SWEEP_S, ControlProcess
 from ztdpu.control.source import load_desired
 from ztdpu.model.device import DeviceState

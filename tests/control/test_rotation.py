@@ -13,7 +13,7 @@ import pytest
 
 from ztdpu.control.authority.key_store import FileKeyStore, SigningKey
 from ztdpu.control.clock import SystemClock
-from ztdpu.control.leases import Instant
+from ztdpu.control.devices.leases import Instant
 from ztdpu.control.run import ControlProcess
 from ztdpu.errors import ConflictError, StateError, UsageError
 from ztdpu.model.identity import BACKDATED_S, IdentityKind, judge_expiry
@@ -212,7 +212,7 @@ async def test_an_end_that_comes_nearer_is_told_once_in_the_log(plant, monkeypat
         def error(self, event: str, **fields: Any) -> None:
             told.append({"event": event, **fields})
 
-    monkeypatch.setattr("ztdpu.control.identity_view.get_logger", Log)
+    monkeypatch.setattr("ztdpu.control.authority.view.get_logger", Log)
     clock = ShiftedClock()
     process = ControlProcess(plant.configuration(), clock=clock)
     await process.start()

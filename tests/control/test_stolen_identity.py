@@ -14,7 +14,7 @@ from cryptography import x509
 
 from ztdpu.agent.own_keys import OwnKeys, generate_own_keys
 from ztdpu.control.clock import SystemClock
-from ztdpu.control.leases import Instant
+from ztdpu.control.devices.leases import Instant
 from ztdpu.control.run import ControlProcess
 from ztdpu.rpc.client import ControlClient
 from ztdpu.trust.svid import BACKDATING, issue_svid

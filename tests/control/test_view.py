@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any
 
-from ztdpu.control.authorisation import Access, Caller, Role, Scope
+from ztdpu.control.doors.authorisation import Access, Caller, Role, Scope
 from ztdpu.control.run import ControlProcess
 from ztdpu.control.view import view_device, view_device_for
 

@@ -95,7 +95,7 @@ class Nobody:
     PREPARE = """
 import os, shutil, sys
 from pathlib import Path
-from ztdpu.lab.syscalls import Mount, mount
+from ztdpu.lab.namespaces.syscalls import Mount, mount
 from ztdpu.lab.view import first_closed_ancestor, program_paths
 wanted = [path for path in program_paths() if path.name != "ztdpu"]
 closed = {str(first_closed_ancestor(path)) for path in wanted} - {"None"}

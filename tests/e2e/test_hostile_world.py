@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from ztdpu.lab import processes
-from ztdpu.lab.netns import inside
+from ztdpu.lab.namespaces.netns import inside
 from ztdpu.psp import derive_key
 
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ztdpu.lab import marks, netns, processes
+from ztdpu.lab import marks, processes
+from ztdpu.lab.namespaces import netns
 from ztdpu.lab.record import read_record
 
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]

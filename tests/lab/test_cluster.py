@@ -2,7 +2,7 @@
 
 import pytest
 
-from ztdpu.lab.fabric_obstacles import has_uids
+from ztdpu.lab.fabric.obstacles import has_uids
 from ztdpu.lab.layout import LAST_UID
 
 

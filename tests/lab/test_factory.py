@@ -13,9 +13,9 @@ import time
 import cbor2
 import pytest
 
-from ztdpu.lab import netns
 from ztdpu.lab.factory import CONNECTIONS_LIMIT
 from ztdpu.lab.layout import DevicePlan, EndpointPlan, LabPlan
+from ztdpu.lab.namespaces import netns
 from ztdpu.lab.record import LabRecord
 
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]

@@ -5,7 +5,8 @@ import subprocess
 
 import pytest
 
-from ztdpu.lab import marks, netns
+from ztdpu.lab import marks
+from ztdpu.lab.namespaces import netns
 
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 

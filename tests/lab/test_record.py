@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ztdpu.errors import StateError
-from ztdpu.lab.fabric import ISOLATION, Fabric
+from ztdpu.lab.fabric.choice import ISOLATION, Fabric
 from ztdpu.lab.layout import LabPlan
 from ztdpu.lab.processes import Process
 from ztdpu.lab.record import LabRecord, read_record, require_record

@@ -13,7 +13,7 @@ from ztdpu.cli.board import Board, one_reason_a_row
 from ztdpu.cli.dump import print_side_by_side
 from ztdpu.cli.lab import FabricOption
 from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
-from ztdpu.lab.fabric import FabricChoice
+from ztdpu.lab.fabric.choice import FabricChoice
 from ztdpu.lab.layout import DEFAULT_STATE, lab_command
 from ztdpu.lab.scorecard import LONGEST_REVOCATION_MS
 
@@ -37,7 +37,7 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the lab up at the end.")] = False,
 ) -> None:
     """Build a lab, train two tenants, attack it, revoke a device under traffic; everything is counted."""
-    from ztdpu.lab.fabric import choose_fabric
+    from ztdpu.lab.fabric.choice import choose_fabric
     from ztdpu.lab.interruption import Interruption
 
     choice = choose_fabric(fabric)

@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 
 from ztdpu.cli.lab_device import fault, reference_values, root_of_trust
 from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
-from ztdpu.lab.fabric import BETWEEN, Fabric
+from ztdpu.lab.fabric.choice import BETWEEN, Fabric
 from ztdpu.lab.layout import DEFAULT_MTU_OCTETS, DEFAULT_PREFIX, DEFAULT_STATE, lab_command, real_path
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def up(
 ) -> None:
     """Build a cluster and return when every device is attested and ready."""
     from ztdpu.lab.cluster import start_lab
-    from ztdpu.lab.fabric import choose_fabric
+    from ztdpu.lab.fabric.choice import choose_fabric
     from ztdpu.lab.interruption import Interruption
     from ztdpu.lab.takedown import say_on_stderr, stop_lab
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ztdpu.control.audit import AuditEvent, AuditOutcome
-from ztdpu.control.authorisation import Caller
+from ztdpu.control.devices.record import AnsweredRequest
+from ztdpu.control.doors.authorisation import Caller
 from ztdpu.control.fleet import Fleet
-from ztdpu.control.record import AnsweredRequest
 from ztdpu.control.store.store import Transaction
 from ztdpu.errors import ConflictError, PolicyRefusedError, StateError, UsageError, ZtdpuError
 from ztdpu.telemetry import get_logger

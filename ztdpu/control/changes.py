@@ -16,11 +16,11 @@ import secrets
 import time
 from typing import Any, Final
 
-from ztdpu.control import leases
 from ztdpu.control.change_steps import ChangeRequest, ChangeSteps
+from ztdpu.control.devices import leases
+from ztdpu.control.devices.record import DeviceRecord, JoinTokenRecord
+from ztdpu.control.doors.hub import RotatePush
 from ztdpu.control.fleet import Fleet
-from ztdpu.control.hub import RotatePush
-from ztdpu.control.record import DeviceRecord, JoinTokenRecord
 from ztdpu.control.store.store import Transaction
 from ztdpu.control.view import view_blast_radius, view_device
 from ztdpu.errors import (

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from ztdpu.control.leases import Instant
+from ztdpu.control.devices.leases import Instant
 
 
 class Clock(Protocol):

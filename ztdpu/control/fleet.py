@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from ztdpu.control import leases
 from ztdpu.control.audit import AuditEvent, AuditOutcome
-from ztdpu.control.fleet_state import FleetState
-from ztdpu.control.hub import (
+from ztdpu.control.devices import leases
+from ztdpu.control.devices.leases import Instant
+from ztdpu.control.doors.hub import (
     ConfigPush,
     Connection,
     EpochKeysPush,
@@ -23,7 +23,7 @@ from ztdpu.control.hub import (
     RevocationPush,
     RosterPush,
 )
-from ztdpu.control.leases import Instant
+from ztdpu.control.fleet_state import FleetState
 from ztdpu.control.source import Desired
 from ztdpu.errors import NotFoundError, PermissionDeniedError
 from ztdpu.keys.epoch import EpochKey, epoch_context, seal_epoch_keys

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from ztdpu.control import leases
 from ztdpu.control.audit import AuditEvent, AuditOutcome
 from ztdpu.control.clock import Clock
+from ztdpu.control.devices import leases
+from ztdpu.control.devices.leases import Instant
+from ztdpu.control.devices.record import DeviceRecord, StoredBinding
+from ztdpu.control.doors.hub import Hub
 from ztdpu.control.epochs import Epochs
 from ztdpu.control.generation_floor import GenerationFloor
-from ztdpu.control.hub import Hub
-from ztdpu.control.leases import Instant
-from ztdpu.control.record import DeviceRecord, StoredBinding
 from ztdpu.control.source import Desired
 from ztdpu.control.store.store import Store, Transaction
 from ztdpu.errors import NotFoundError

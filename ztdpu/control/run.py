@@ -18,19 +18,19 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ztdpu.control.authorisation import Caller, Role
+from ztdpu.control.authority.issue import Issuer, ensure_ear_key, load_standing
 from ztdpu.control.authority.key_store import FileKeyStore
 from ztdpu.control.change_steps import ChangeRequest
 from ztdpu.control.clock import Clock, SystemClock
 from ztdpu.control.configuration import ControlConfiguration, Specification
+from ztdpu.control.doors.authorisation import Caller, Role
+from ztdpu.control.doors.hub import Hub
+from ztdpu.control.doors.listeners import Listeners, split_listener
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.generation_floor import FLOOR_FILE, GenerationFloor
-from ztdpu.control.git_changes import GitState
-from ztdpu.control.git_start import begin_git
-from ztdpu.control.hub import Hub
-from ztdpu.control.issue import Issuer, ensure_ear_key, load_standing
-from ztdpu.control.listeners import Listeners, split_listener
 from ztdpu.control.meters import Meters
+from ztdpu.control.policy.git_changes import GitState
+from ztdpu.control.policy.git_start import begin_git
 from ztdpu.control.source import Desired, load_desired
 from ztdpu.control.source.git_source import GitSource
 from ztdpu.control.store.sql import SqlStore, open_sqlite

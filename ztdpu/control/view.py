@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from ztdpu.control import leases
-from ztdpu.control.authorisation import Access, Scope
-from ztdpu.control.conditions import list_conditions, next_of
+from ztdpu.control.devices import leases
+from ztdpu.control.devices.conditions import list_conditions, next_of
+from ztdpu.control.devices.leases import Instant
+from ztdpu.control.devices.record import DeviceRecord
+from ztdpu.control.doors.authorisation import Access, Scope
+from ztdpu.control.doors.hub import Connection
 from ztdpu.control.fleet import Fleet
-from ztdpu.control.hub import Connection
-from ztdpu.control.leases import Instant
-from ztdpu.control.record import DeviceRecord
 from ztdpu.model.administration import (
     BlastRadius,
     DevicePolicy,

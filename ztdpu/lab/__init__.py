@@ -1,6 +1,6 @@
 """The emulated cluster on one Linux machine, and the demonstration that runs on it.
 
-Reading order: `fabric`, `fabric_obstacles` and `fabric_trial` (what a lab can be made of here), `layout` (what is
+Reading order: `fabric`, `fabric.obstacles` and `fabric.trial` (what a lab can be made of here), `layout` (what is
 where), `syscalls`, `netns`, `view`, `isolate` and `holder` (namespaces with uids of their own), `enclosure` (around
 a lab without root), `links` (cables and bridges), `factory` (the PCIe side), `documents` and
 `manufacture` (plan, device secrets, roster), `marks` (whose a namespace is), `cluster` (up), `takedown` (down),

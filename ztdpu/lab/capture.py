@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
-from ztdpu.lab.packet_ring import PacketRing
+from ztdpu.lab.namespaces.packet_ring import PacketRing
 
 PSP_PORT: Final = 1000
 TAP_VARIABLE: Final = "ZTDPU_LAB_TAP"

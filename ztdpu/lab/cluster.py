@@ -22,12 +22,10 @@ from pathlib import Path
 from typing import Final
 
 from ztdpu.errors import MachineError, StateError, UsageError
-from ztdpu.lab import marks, netns, processes
+from ztdpu.lab import marks, processes
 from ztdpu.lab.documents import EXAMPLE_POLICIES, plan_lab
-from ztdpu.lab.enclosure import make_enclosure
-from ztdpu.lab.fabric import ISOLATION, Fabric, Isolation
-from ztdpu.lab.fabric_obstacles import has_uids
-from ztdpu.lab.isolate import Inhabitant, make_inhabitant, set_sysctls
+from ztdpu.lab.fabric.choice import ISOLATION, Fabric, Isolation
+from ztdpu.lab.fabric.obstacles import has_uids
 from ztdpu.lab.layout import (
     DEFAULT_MTU_OCTETS,
     DEFAULT_PREFIX,
@@ -40,7 +38,6 @@ from ztdpu.lab.layout import (
     family,
     real_path,
 )
-from ztdpu.lab.links import plug_in_control, plug_in_devices
 from ztdpu.lab.manufacture import (
     AGENT_FILE,
     BUNDLE,
@@ -49,6 +46,10 @@ from ztdpu.lab.manufacture import (
     manufacture,
     write_start_up_files,
 )
+from ztdpu.lab.namespaces import netns
+from ztdpu.lab.namespaces.enclosure import make_enclosure
+from ztdpu.lab.namespaces.isolate import Inhabitant, make_inhabitant, set_sysctls
+from ztdpu.lab.namespaces.links import plug_in_control, plug_in_devices
 from ztdpu.lab.policy_repository import make_policy_repository
 from ztdpu.lab.processes import base_environment
 from ztdpu.lab.record import LabRecord, tail
@@ -222,7 +223,7 @@ def _refuse_foreign_names(plan: LabPlan) -> None:
 
 def _make_authority(plan: LabPlan) -> None:
     """Control's CA, made before agents start so that they have its certificate in their own files."""
-    from ztdpu.control.issue import ensure_authority
+    from ztdpu.control.authority.issue import ensure_authority
 
     authority = ensure_authority(plan.paths.control / "state", TRUST_DOMAIN)
     from cryptography.hazmat.primitives.serialization import Encoding

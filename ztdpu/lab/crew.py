@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from ztdpu.errors import MachineError
-from ztdpu.lab.fabric import Fabric
+from ztdpu.lab.fabric.choice import Fabric
 from ztdpu.lab.record import read_record
 from ztdpu.lab.userspace.places import find_tap, own_environment
 

@@ -28,7 +28,7 @@ from ztdpu.errors import MachineError, StateError, ZtdpuError
 from ztdpu.lab.bystander import STEPS, Bystander
 from ztdpu.lab.campaign import NEED_A_SPARE, Apart, Campaign, choose_cast
 from ztdpu.lab.crew import Crew, Hand
-from ztdpu.lab.fabric import Fabric, FabricChoice, full_line
+from ztdpu.lab.fabric.choice import Fabric, FabricChoice, full_line
 from ztdpu.lab.interruption import Interruption
 from ztdpu.lab.layout import UNDERLAY_OVERHEAD_OCTETS, LabPlan, family
 from ztdpu.lab.record import read_record, require_record

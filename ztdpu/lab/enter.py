@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from ztdpu.errors import MachineError, UsageError, ZtdpuError
-from ztdpu.lab.enclosure import enter_enclosure
-from ztdpu.lab.fabric import Fabric, Isolation
+from ztdpu.lab.fabric.choice import Fabric, Isolation
 from ztdpu.lab.layout import PLACES
-from ztdpu.lab.netns import NAMES
+from ztdpu.lab.namespaces.enclosure import enter_enclosure
+from ztdpu.lab.namespaces.netns import NAMES
+from ztdpu.lab.namespaces.syscalls import Clone, become_root, setns
 from ztdpu.lab.processes import base_environment, spawn_daemon
 from ztdpu.lab.record import LabRecord, require_record
-from ztdpu.lab.syscalls import Clone, become_root, setns
 
 SIDECAR_SOCKET: Final = "unix:///run/ztdpu/sidecar/api.sock"
 """What an endpoint finds in SPIFFE_ENDPOINT_SOCKET: its own sidecar, at the place where `cluster` binds it."""

@@ -32,10 +32,10 @@ import cbor2
 
 from ztdpu.errors import MachineError, RefusedError, StateError, UsageError
 from ztdpu.lab import processes
-from ztdpu.lab.fabric import Isolation
+from ztdpu.lab.fabric.choice import Isolation
 from ztdpu.lab.layout import UID_RANGE, DevicePlan, EndpointPlan, LabPlan, family, gso_limit_octets
-from ztdpu.lab.links import run_here
-from ztdpu.lab.netns import inside
+from ztdpu.lab.namespaces.links import run_here
+from ztdpu.lab.namespaces.netns import inside
 from ztdpu.lab.record import require_record
 
 INTERFACE: Final = "ztdpu0"

@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from ztdpu.lab import netns
 from ztdpu.lab.layout import PLACES
-from ztdpu.lab.syscalls import Clone, setns
+from ztdpu.lab.namespaces import netns
+from ztdpu.lab.namespaces.syscalls import Clone, setns
 
 _WORDS: Final = "ztdpu lab in "
 _NS_GET_USERNS: Final = 0xB701

@@ -13,7 +13,7 @@ from typing import Final
 
 from ztdpu.errors import MachineError, UnreachableError
 from ztdpu.lab import processes
-from ztdpu.lab.fabric import Fabric
+from ztdpu.lab.fabric.choice import Fabric
 from ztdpu.lab.layout import DevicePlan, LabPlan
 from ztdpu.lab.manufacture import JOIN_TOKEN, write_private
 from ztdpu.lab.record import LabRecord, tail

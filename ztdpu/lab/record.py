@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ztdpu.errors import StateError
-from ztdpu.lab.fabric import Fabric, Isolation
+from ztdpu.lab.fabric.choice import Fabric, Isolation
 from ztdpu.lab.layout import LabPaths, LabPlan, decode_plan, encode_plan, lab_command, real_path
 from ztdpu.lab.processes import Process, is_alive
 

@@ -19,13 +19,13 @@ from ztdpu.lab.cluster import (
     start_plain_agent,
     start_wire,
 )
-from ztdpu.lab.enclosure import enter_enclosure
 from ztdpu.lab.enter import start_inside
-from ztdpu.lab.fabric import Fabric
+from ztdpu.lab.fabric.choice import Fabric
 from ztdpu.lab.layout import SERVICES, lab_command, real_path
+from ztdpu.lab.namespaces.enclosure import enter_enclosure
+from ztdpu.lab.namespaces.roles import find_roles, with_found_services
 from ztdpu.lab.processes import base_environment
 from ztdpu.lab.record import LabRecord, require_record
-from ztdpu.lab.roles import find_roles, with_found_services
 from ztdpu.lab.takedown import locked, require_owner
 from ztdpu.lab.userspace.places import WIRE
 

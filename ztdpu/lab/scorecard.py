@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ztdpu.lab.fabric import Fabric, Isolation
+from ztdpu.lab.fabric.choice import Fabric, Isolation
 from ztdpu.model.device import DeviceStatus
 
 LEAST_ACCURACY: Final = 0.9

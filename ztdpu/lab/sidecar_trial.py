@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ztdpu.lab.crew import Crew
-from ztdpu.lab.fabric import Fabric
+from ztdpu.lab.fabric.choice import Fabric
 from ztdpu.lab.layout import TRUST_DOMAIN, EndpointPlan, LabPlan
 from ztdpu.lab.record import require_record
 from ztdpu.rpc.client import ControlClient

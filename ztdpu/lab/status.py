@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ztdpu.errors import ZtdpuError
-from ztdpu.lab.fabric import Fabric
+from ztdpu.lab.fabric.choice import Fabric
 from ztdpu.lab.layout import ENCLOSURE, lab_command
+from ztdpu.lab.namespaces.roles import ROLES, find_roles, with_found_services
 from ztdpu.lab.record import LabRecord
-from ztdpu.lab.roles import ROLES, find_roles, with_found_services
 from ztdpu.lab.userspace.places import WIRE
 from ztdpu.model.device import DeviceStatus
 

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ztdpu.errors import MachineError, StateError, UsageError
-from ztdpu.lab import marks, netns, processes
-from ztdpu.lab.fabric import Fabric
+from ztdpu.lab import marks, processes
+from ztdpu.lab.fabric.choice import Fabric
 from ztdpu.lab.layout import LabPaths, lab_command, real_path
+from ztdpu.lab.namespaces import netns
+from ztdpu.lab.namespaces.roles import with_found_services
 from ztdpu.lab.record import LabRecord, read_record
-from ztdpu.lab.roles import with_found_services
 from ztdpu.rpc.places import RUNTIME_DIRECTORY, make_runtime_directory
 
 Say = Callable[[str], None]

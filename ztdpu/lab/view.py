@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from ztdpu.lab.layout import UID_RANGE
-from ztdpu.lab.syscalls import Mount, mount, set_read_only, umount
+from ztdpu.lab.namespaces.syscalls import Mount, mount, set_read_only, umount
 
 CHECKOUT_CHILDREN: Final = (".venv", "ztdpu", "examples", "policies")
 _DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty")

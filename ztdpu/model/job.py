@@ -1,4 +1,4 @@
-"""Jobs of tenants: what admins see of them. `control.jobs` makes these, the command line shows them."""
+"""Jobs of tenants: what admins see of them. `control.workloads.jobs` makes these, the command line shows them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The issuing half of X.509-SVIDs: control's authority and what it signs (SPIFFE X509-SVID).
 
-`control.issue` calls it with keys, serials and time. It refuses to make what `svid.verify_svid` would refuse. Only
+`control.authority` calls it with keys, serials and time. It refuses to make what `svid.verify_svid` would refuse. Only
 control's own certificate carries a DNS name; all others have an empty Subject and no DNS name, because a stock gRPC
 client ignores URI names and would fall back to either.
 """

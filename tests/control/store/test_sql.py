@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ztdpu.control.audit import AuditEvent, AuditOutcome
-from ztdpu.control.record import AnsweredRequest, DeviceRecord, JoinTokenRecord, StoredBinding
+from ztdpu.control.devices.record import AnsweredRequest, DeviceRecord, JoinTokenRecord, StoredBinding
 from ztdpu.control.store import sql
 from ztdpu.control.store.sql import SqlStore, open_sqlite
 from ztdpu.errors import ConflictError, StateError

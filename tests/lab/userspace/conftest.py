@@ -3,7 +3,7 @@
 import pytest
 
 from ztdpu.lab.documents import EXAMPLE_POLICIES, plan_lab
-from ztdpu.lab.fabric import Fabric, Isolation
+from ztdpu.lab.fabric.choice import Fabric, Isolation
 from ztdpu.lab.manufacture import make_directories
 from ztdpu.lab.record import LabRecord
 from ztdpu.lab.userspace.settle import settle

@@ -9,11 +9,10 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from ztdpu.control.api.workload import answer_to_message, read_action, workloads_to_message
-from ztdpu.control.audit_mode import AuditModeLog
-from ztdpu.control.authorisation import ACCESS, Caller
 from ztdpu.control.authority.followers import Followers
-from ztdpu.control.fleet import Fleet
-from ztdpu.control.hub import (
+from ztdpu.control.authority.issue import Issuer
+from ztdpu.control.doors.authorisation import ACCESS, Caller
+from ztdpu.control.doors.hub import (
     SA_ENVELOPE_LIMIT_OCTETS,
     BundlePush,
     ConfigPush,
@@ -27,11 +26,12 @@ from ztdpu.control.hub import (
     RotatePush,
     SaPush,
 )
-from ztdpu.control.identity_proof import IdentityProof
-from ztdpu.control.issue import Issuer
+from ztdpu.control.doors.identity_proof import IdentityProof
+from ztdpu.control.fleet import Fleet
 from ztdpu.control.meters import Meters
-from ztdpu.control.workload_push import WorkloadAnswerPush, WorkloadsPush
-from ztdpu.control.workloads import Workloads
+from ztdpu.control.policy.audit_mode import AuditModeLog
+from ztdpu.control.workloads.identities import Workloads
+from ztdpu.control.workloads.push import WorkloadAnswerPush, WorkloadsPush
 from ztdpu.errors import ConflictError, PermissionDeniedError, UnreachableError, UsageError, ZtdpuError
 from ztdpu.telemetry import get_logger
 from ztdpu.v1 import agent_pb2, agent_pb2_grpc

@@ -15,10 +15,10 @@ from ztdpu.control.appraisal.judgement import BindingGiven, LeaseAsked, is_enrol
 from ztdpu.control.appraisal.outcome import decode_outcome
 from ztdpu.control.appraisal.session import AttestationSession, Challenge, SpdmRequest, Step
 from ztdpu.control.audit import AuditEvent, AuditOutcome
+from ztdpu.control.devices.record import StoredEvidence
+from ztdpu.control.doors.refusals import Refusals, address_of
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.meters import Meters
-from ztdpu.control.record import StoredEvidence
-from ztdpu.control.refusals import Refusals, address_of
 from ztdpu.control.view import view_device
 from ztdpu.errors import EvidenceError, StateError, UnreachableError, ZtdpuError
 from ztdpu.model.administration import AttestationReport

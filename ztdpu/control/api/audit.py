@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ztdpu.control.devices.record import AuditRecord
 from ztdpu.control.fleet import Fleet
-from ztdpu.control.record import AuditRecord
 from ztdpu.errors import NotFoundError, UsageError
 from ztdpu.model.administration import AuditEntry
 from ztdpu.rpc.convert.audit import entry_to_message

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ztdpu.control.authorisation import ACCESS
+from ztdpu.control.authority.issue import Issuer
 from ztdpu.control.authority.rotation import AuthorityRotations
+from ztdpu.control.authority.view import IdentityView
 from ztdpu.control.change_steps import ChangeRequest
-from ztdpu.control.identity_view import IdentityView
-from ztdpu.control.issue import Issuer
+from ztdpu.control.doors.authorisation import ACCESS
 from ztdpu.model.identity import TrustBundle
 from ztdpu.rpc.convert.identity import bundle_to_message, identities_to_message, rotation_to_message
 from ztdpu.v1 import identity_pb2, identity_pb2_grpc

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ztdpu.control.authorisation import ACCESS
 from ztdpu.control.change_steps import ChangeRequest
-from ztdpu.control.jobs import Jobs
+from ztdpu.control.doors.authorisation import ACCESS
+from ztdpu.control.workloads.jobs import Jobs
 from ztdpu.rpc.convert.job import job_to_message, job_token_to_message
 from ztdpu.v1 import job_pb2, job_pb2_grpc
 

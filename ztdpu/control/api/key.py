@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ztdpu.control.authorisation import ACCESS, Access, Scope
 from ztdpu.control.change_steps import ChangeRequest
 from ztdpu.control.changes import Changes
+from ztdpu.control.doors.authorisation import ACCESS, Access, Scope
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.view import view_keys
 from ztdpu.errors import PermissionDeniedError, UsageError

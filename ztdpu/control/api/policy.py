@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any
 
-from ztdpu.control.authorisation import ACCESS
 from ztdpu.control.change_steps import ChangeRequest
+from ztdpu.control.doors.authorisation import ACCESS
 from ztdpu.control.fleet import Fleet
-from ztdpu.control.policy_changes import PolicyChange, PolicyChanges
-from ztdpu.control.policy_watch import PolicyWatch
+from ztdpu.control.policy.changes import PolicyChange, PolicyChanges
+from ztdpu.control.policy.watch import PolicyWatch
 from ztdpu.control.view import view_device_policy
 from ztdpu.errors import Location, PolicyError, PolicyRefusedError
 from ztdpu.model.administration import PolicyFaultPlace, PolicyStatus, PolicySync

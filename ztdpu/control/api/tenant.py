@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ztdpu.control.authorisation import ACCESS
+from ztdpu.control.doors.authorisation import ACCESS
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.view import view_endpoint, view_tenant
 from ztdpu.errors import NotFoundError

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ztdpu.control.workload_push import WorkloadAnswerPush, WorkloadsPush
-from ztdpu.control.workloads import Action, JoinJob, LeaveJob, SignJwt, SignX509
+from ztdpu.control.workloads.identities import Action, JoinJob, LeaveJob, SignJwt, SignX509
+from ztdpu.control.workloads.push import WorkloadAnswerPush, WorkloadsPush
 from ztdpu.v1 import agent_pb2
 
 

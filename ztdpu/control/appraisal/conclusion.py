@@ -14,17 +14,17 @@ from typing import Final
 
 from cryptography import x509
 
-from ztdpu.control import leases
 from ztdpu.control.appraisal.judgement import LeaseAsked, public_key, raise_versions
 from ztdpu.control.appraisal.outcome import stored_evidence
 from ztdpu.control.audit import AuditEvent, AuditOutcome
+from ztdpu.control.authority.issue import Issuer
 from ztdpu.control.clock import as_datetime
 from ztdpu.control.configuration import Attestation
+from ztdpu.control.devices import leases
+from ztdpu.control.devices.issued import describe_svid, note_issued, read_issued
+from ztdpu.control.devices.leases import Instant
+from ztdpu.control.devices.record import DeviceRecord, StoredBinding
 from ztdpu.control.fleet import EAR_TTL_S, Fleet
-from ztdpu.control.issue import Issuer
-from ztdpu.control.issued import describe_svid, note_issued, read_issued
-from ztdpu.control.leases import Instant
-from ztdpu.control.record import DeviceRecord, StoredBinding
 from ztdpu.control.source import Desired
 from ztdpu.control.store.store import Transaction
 from ztdpu.errors import ConflictError, EvidenceError, PermissionDeniedError

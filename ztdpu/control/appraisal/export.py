@@ -8,9 +8,9 @@ from __future__ import annotations
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from ztdpu.control.appraisal.outcome import decode_outcome
+from ztdpu.control.authority.issue import Issuer
+from ztdpu.control.devices.record import StoredEvidence
 from ztdpu.control.fleet import Fleet
-from ztdpu.control.issue import Issuer
-from ztdpu.control.record import StoredEvidence
 from ztdpu.errors import EarError, StateError
 from ztdpu.trust.ear import open_ear
 from ztdpu.trust.ear_cwt import sign_payload

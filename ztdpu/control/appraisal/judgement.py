@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 
-from ztdpu.control.leases import Instant
-from ztdpu.control.record import DeviceRecord, StoredBinding
+from ztdpu.control.devices.leases import Instant
+from ztdpu.control.devices.record import DeviceRecord, StoredBinding
 from ztdpu.control.source import Desired
 from ztdpu.errors import CertificateError, EvidenceError
 from ztdpu.rpc.possession import lease_request_octets, possession_octets

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ztdpu.control.record import StoredEvidence
+from ztdpu.control.devices.record import StoredEvidence
 from ztdpu.model.attestation import Check, CheckResult, Dimension, Finding
 from ztdpu.trust.appraise import Appraisal
 from ztdpu.trust.reference import format_version

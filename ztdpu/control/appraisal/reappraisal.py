@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from ztdpu.control import leases
 from ztdpu.control.appraisal.conclusion import Concluder
 from ztdpu.control.appraisal.judgement import judge_evidence
 from ztdpu.control.clock import as_datetime
+from ztdpu.control.devices import leases
 from ztdpu.control.fleet import Fleet
 from ztdpu.errors import EvidenceError
 from ztdpu.telemetry import get_logger

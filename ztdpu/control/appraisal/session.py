@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from ztdpu.control import leases
 from ztdpu.control.appraisal import judgement
 from ztdpu.control.appraisal.conclusion import Case, Concluder, Result
 from ztdpu.control.appraisal.judgement import BindingGiven, LeaseAsked
 from ztdpu.control.clock import as_datetime
+from ztdpu.control.devices import leases
+from ztdpu.control.devices.record import DeviceRecord, StoredBinding
 from ztdpu.control.fleet import Fleet
-from ztdpu.control.record import DeviceRecord, StoredBinding
 from ztdpu.errors import EvidenceError, PermissionDeniedError
 from ztdpu.keys.kem import KEM_PUBLIC_OCTETS
 from ztdpu.model.device import DeviceState

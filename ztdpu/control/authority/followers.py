@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ztdpu.control.devices.issued import IssuedSvid, read_all_newest
 from ztdpu.control.fleet import Fleet
-from ztdpu.control.issued import IssuedSvid, read_all_newest
 from ztdpu.control.store.store import Transaction
 from ztdpu.model.device import DeviceState
 

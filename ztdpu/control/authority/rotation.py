@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from ztdpu.control.authority.followers import Followers
+from ztdpu.control.authority.issue import STANDING, Issuer
 from ztdpu.control.authority.standing import AuthorityRecord, AuthorityState, Standing, encode_standing
 from ztdpu.control.change_steps import ChangeRequest, ChangeSteps
+from ztdpu.control.doors.hub import BundlePush
 from ztdpu.control.fleet import Fleet
-from ztdpu.control.hub import BundlePush
-from ztdpu.control.issue import STANDING, Issuer
 from ztdpu.control.store.store import Transaction
 from ztdpu.errors import PermissionDeniedError, StateError, UsageError
 from ztdpu.model.identity import AuthorityRotation, RotationStep

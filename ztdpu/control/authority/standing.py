@@ -1,7 +1,7 @@
 """Which authorities there are and how each stands: prepared, active, replaced. Values, and their form in the store.
 
 One is active and signs; a prepared one is believed already and signs nothing yet; a replaced one is still believed.
-Called by `control.issue` (to sign and to verify) and `control.authority.rotation` (to change). No I/O of its own: the
+Called by `issue` (to sign and to verify) and `rotation` (to change). No I/O of its own: the
 record is a text in control's store, keys are in a `SigningKeyStore` under the name that stands in the record.
 """
 

@@ -3,7 +3,7 @@
     find_tip -> (new to the mirror: fetch) -> judge_history -> snapshot -> load -> owners' tenants -> policy tests
     -> compile
 
-Called by `control.git_changes`, which decides what is put in force and remembers it. Nothing here writes policy.
+Called by `control.policy.git_changes`, which decides what is put in force and remembers it. Nothing here writes policy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from ztdpu.control.configuration import GitPolicy, Specification
-from ztdpu.control.policy_record import AcceptedCommit
+from ztdpu.control.policy.record import AcceptedCommit
 from ztdpu.control.source.desired import Desired, build_desired, failed_tests
 from ztdpu.control.source.git_mirror import GitMirror
 from ztdpu.errors import (

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlalchemy.exc import IntegrityError
 
-from ztdpu.control.record import JobRankRecord, JobRecord
+from ztdpu.control.devices.record import JobRankRecord, JobRecord
 from ztdpu.control.store import schema
 from ztdpu.errors import ConflictError
 

@@ -27,8 +27,7 @@ from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 
 from ztdpu.control.audit import AuditEvent, encode_leaf, hash_leaf
-from ztdpu.control.policy_record import AcceptedCommit
-from ztdpu.control.record import (
+from ztdpu.control.devices.record import (
     AnsweredRequest,
     AuditRecord,
     DeviceRecord,
@@ -36,6 +35,7 @@ from ztdpu.control.record import (
     StoredBinding,
     StoredEvidence,
 )
+from ztdpu.control.policy.record import AcceptedCommit
 from ztdpu.control.store import schema, statements
 from ztdpu.control.store.job_rows import JobRows
 from ztdpu.errors import ConflictError, StateError

@@ -11,8 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from ztdpu.control.audit import AuditEvent
-from ztdpu.control.policy_record import AcceptedCommit
-from ztdpu.control.record import (
+from ztdpu.control.devices.record import (
     AnsweredRequest,
     AuditRecord,
     DeviceRecord,
@@ -22,6 +21,7 @@ from ztdpu.control.record import (
     StoredBinding,
     StoredEvidence,
 )
+from ztdpu.control.policy.record import AcceptedCommit
 
 
 class Transaction(Protocol):

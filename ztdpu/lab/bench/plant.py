@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from ztdpu.agent.configuration import AgentConfiguration, AgentSpec
-from ztdpu.control.issue import BUNDLE_FILE, ensure_authority
+from ztdpu.control.authority.issue import BUNDLE_FILE, ensure_authority
 from ztdpu.errors import MachineError
 from ztdpu.policy.example import EXAMPLE_POLICIES
 from ztdpu.rpc.client import ControlClient

@@ -22,7 +22,7 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from ztdpu.errors import MachineError
-from ztdpu.lab.links import run_batches
+from ztdpu.lab.namespaces.links import run_batches
 
 PROGRAM: Final = "wireguard-go"
 HOW_TO_INSTALL: Final = "apt-get install wireguard-go wireguard-tools"
