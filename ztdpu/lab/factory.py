@@ -34,6 +34,7 @@ from ztdpu.errors import MachineError, RefusedError, StateError, UsageError
 from ztdpu.lab import processes
 from ztdpu.lab.fabric.choice import Isolation
 from ztdpu.lab.layout import UID_RANGE, DevicePlan, EndpointPlan, LabPlan, family, gso_limit_octets
+from ztdpu.lab.listening import listen_at
 from ztdpu.lab.namespaces.links import run_here
 from ztdpu.lab.namespaces.netns import inside
 from ztdpu.lab.record import require_record
@@ -117,14 +118,8 @@ class Factory:
 
     def _listen(self, device: DevicePlan) -> socket.socket:
         path = self._plan.paths.factory_socket(device.name)
-        path.unlink(missing_ok=True)
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        listening.bind(str(path))
-        if device.uid_base != os.geteuid():
-            os.chown(path, device.uid_base, device.uid_base)
-        path.chmod(0o600)
-        listening.listen(_BACKLOG)
-        return listening
+        owner = device.uid_base if device.uid_base != os.geteuid() else None
+        return listen_at(path, socket.SOCK_SEQPACKET, backlog=_BACKLOG, owner=owner)
 
     def serve(self) -> None:
         """Answer until killed."""

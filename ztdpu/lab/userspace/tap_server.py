@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ztdpu.lab.capture import PSP_PORT, Counts, Wanted, count_packet
+from ztdpu.lab.listening import listen_at
 from ztdpu.lab.userspace.tap import LENGTH_OCTETS, MESSAGE_LIMIT_OCTETS, Kind, decode_wanted, encode_message
 
 _READ_OCTETS: Final = 256 * 1024
@@ -96,11 +97,7 @@ class TapServer:
         self._gone = gone
         self._lost = lost
         self._psp_port = psp_port
-        path.unlink(missing_ok=True)
-        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        self._listening.bind(str(path))
-        path.chmod(0o600)
-        self._listening.listen(64)
+        self._listening = listen_at(path, socket.SOCK_STREAM, backlog=64)
         selector.register(self._listening, selectors.EVENT_READ, self._accept)
 
     def see(self, place: str, interface: str, packet: bytes, *, sent_here: bool) -> None:
