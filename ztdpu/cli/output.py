@@ -45,7 +45,8 @@ def print_rows(
 ) -> None:
     """Print one line per row. `columns` (and `wide`, with `-o wide`) name keys of the rows; json and yaml print all.
 
-    `shrink` names the columns that give way in a narrow terminal, the first of them first.
+    `shrink` names the columns that give way in a narrow terminal, the first of them first; it may name columns that
+    are not shown this time.
     """
     if output in (Format.JSON, Format.YAML):
         print_document([dict(row) for row in rows], output=output)
@@ -58,7 +59,7 @@ def print_rows(
     heads = [key.replace("_", " ").upper() for key in shown]
     widths = [max(len(line[i]) for line in [heads, *cells]) for i in range(len(shown))]
     if output is Format.TABLE and sys.stdout.isatty():
-        _fit(widths, [shown.index(key) for key in shrink], shutil.get_terminal_size().columns)
+        _fit(widths, [shown.index(key) for key in shrink if key in shown], shutil.get_terminal_size().columns)
     for line in [heads, *cells]:
         print(GAP.join(_cut(text, width).ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
 
