@@ -35,6 +35,8 @@ from ztdpu.model.administration import DeviceChange, JoinToken, KeyRotation, Pee
 ACKNOWLEDGEMENT_WAIT_S: Final = 1.0
 TOKEN_TTL_S: Final = 3600
 TOKEN_TTL_LIMIT_S: Final = 86_400
+TOKEN_PREFIX: Final = "ztd-"  # noqa: S105
+"""Says what the token is for, a device, and that it never begins like an option."""
 
 
 class Changes(ChangeSteps):
@@ -152,7 +154,7 @@ class Changes(ChangeSteps):
         with self.audited(request):
             self._check(request, dry_run=False)
             ttl_s = ttl_s or TOKEN_TTL_S
-            token = secrets.token_urlsafe(32)
+            token = f"{TOKEN_PREFIX}{secrets.token_urlsafe(32)}"
             expires_unix_ms = fleet.now().unix_ms + ttl_s * 1000
             with fleet.transaction() as transaction:
                 if self._earlier(transaction, request) is not None:

@@ -115,6 +115,12 @@ async def test_ranks_join_once_and_the_same_endpoint_again(devices, admin):
     assert (radius.jobs, radius.ranks) == ((), 0)
 
 
+async def test_a_token_says_what_it_is_for_and_is_no_option(admin):
+    """A token that began with a dash would be an option to most programs that are given it."""
+    assert (await token_of(admin)).startswith("ztj-")
+    assert (await admin.create_join_token("dpu-0")).token.startswith("ztd-")
+
+
 async def test_no_token_of_another_tenant_epoch_or_fancy(devices, admin):
     """W1: hijacking a rank; the twin is the endpoint whose token it is."""
     first, second = devices

@@ -25,6 +25,8 @@ from ztdpu.model.job import JOB_NAME, WORLD_SIZE_LIMIT, JobRank, JobState, JobSt
 TOKEN_TTL_S: Final = 3600
 TOKEN_TTL_LIMIT_S: Final = 86_400
 TOKEN_LIMIT_CHARACTERS: Final = 128
+TOKEN_PREFIX: Final = "ztj-"  # noqa: S105
+"""Says what the token is for, a job, and that it never begins like an option."""
 JOBS_LIMIT: Final = 512
 """Jobs of one tenant that are kept; ended ones go first."""
 MEMBERSHIPS_LIMIT: Final = 8
@@ -105,7 +107,8 @@ class Jobs(ChangeSteps):
             _check_job(name, world_size, ttl_s)
             if tenant not in fleet.desired.cluster.tenants:
                 raise NotFoundError(f"no tenant {tenant!r}", remedy="`ztdpu tenant list`")
-            before, token, now_ms = self._book.jobs.get((tenant, name)), secrets.token_urlsafe(32), fleet.now().unix_ms
+            before, now_ms = self._book.jobs.get((tenant, name)), fleet.now().unix_ms
+            token = f"{TOKEN_PREFIX}{secrets.token_urlsafe(32)}"
             if before is not None and not before.ended_unix_ms and not replace_open:
                 raise ConflictError(
                     f"job {name} of {tenant} is {self._status(before).state}",
