@@ -108,6 +108,13 @@ def test_units_let_the_services_write_where_their_files_say(name, model):
     assert all(any(home in path.parents for home in writable) for path in written)
 
 
+def test_a_restart_of_the_agent_leaves_what_tenants_have_mounted():
+    service = Unit("ztdpu-agent.service")["Service"]
+    folder = read_strict(DEPLOY / "agent.yaml", AgentConfiguration).spec.sidecar_dir
+    assert Path("/run", service["RuntimeDirectory"]) in folder.parents
+    assert service["RuntimeDirectoryPreserve"] == "restart"
+
+
 def pins(path):
     return dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", path.read_text(), re.MULTILINE))
 

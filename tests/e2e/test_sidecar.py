@@ -84,6 +84,49 @@ def test_two_ranks_greet_over_mutual_tls_as_the_example_does(lab):
     lab.ztdpu("job", "end", "greet", "--tenant", "blue")
 
 
+ROTATION = """
+import json, threading
+from spiffe import WorkloadApiClient
+client = WorkloadApiClient()
+serials, bundles, changed = {}, [], threading.Condition()
+def take_svids(context):
+    own = context.default_svid
+    with changed:
+        serials[own.cert_chain[0].serial_number] = (own.cert_chain[0].not_valid_after_utc.timestamp(), str(own.spiffe_id))
+        changed.notify()
+def take_keys(found):
+    with changed:
+        bundles.append({str(one.trust_domain): len(one.jwt_authorities) for one in found.bundles})
+        changed.notify()
+streams = [client.stream_x509_contexts(take_svids, print), client.stream_jwt_bundles(take_keys, print)]
+with changed:
+    assert changed.wait_for(lambda: len(serials) >= 3 and bundles, 20), (serials, bundles)
+for stream in streams:
+    stream.cancel()
+ends = [end for end, _ in serials.values()]
+print(json.dumps({"ids": sorted({one for _, one in serials.values()}), "later": ends == sorted(ends), "keys": bundles}))
+"""
+
+
+def test_an_independent_client_follows_two_rotations_of_an_svid(lab):
+    """Signed by a control that was started anew, for SVIDs of four seconds."""
+    start_up = lab.state / "control" / "control.yaml"
+    given = start_up.read_text()
+    token = lab.ztdpu("job", "token", "--tenant", "blue", "--job", "turn", "--world-size", "1").stdout.strip()
+    try:
+        start_up.write_text(given.replace("  attestation:\n", "  attestation:\n    workloadSvidS: 4\n"))
+        lab.ztdpu("lab", "restart", "control", "--state", str(lab.state))
+        lab.wait_ready("dpu-0", "dpu-1")
+        rank = lab.exec("blue-0", "python", "-c", JOIN, token, "0").stdout.strip()
+        said = json.loads(lab.exec("blue-0", "python", "-c", ROTATION).stdout)
+        assert said == {"ids": [rank], "later": True, "keys": [{"ztdpu.lab": 1}]}
+    finally:
+        start_up.write_text(given)
+        lab.ztdpu("job", "end", "turn", "--tenant", "blue")
+        lab.ztdpu("lab", "restart", "control", "--state", str(lab.state))
+        lab.wait_ready("dpu-0", "dpu-1")
+
+
 def test_a_tenant_cannot_touch_the_socket_of_its_own_sidecar(lab):
     program = (
         "import os\n"

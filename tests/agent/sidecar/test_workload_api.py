@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from sidecar_ground import HEADER, TRUST_DOMAIN
 
 from ztdpu.agent.sidecar.identities import Membership
+from ztdpu.trust.jwt_svid import key_id
 from ztdpu.trust.svid import Bundle, create_authority, verify_svid
 from ztdpu.workloadapi import workload_pb2
 
@@ -204,6 +205,46 @@ async def test_an_independent_client_fetches_streams_and_rotates(ground):
     assert json.loads(out) == {
         "x509": OWN, "bundles": 1, "jwt": OWN, "validated": OWN, "jwt_keys": 1, "rotated": True,
     }  # fmt: skip
+
+
+JWT_PEER = """
+import json, threading
+from spiffe import WorkloadApiClient
+client = WorkloadApiClient()
+heard, changed = [], threading.Condition()
+def take(bundles):
+    with changed:
+        heard.append([sorted(one.jwt_authorities) for one in bundles.bundles])
+        changed.notify()
+stream = client.stream_jwt_bundles(take, lambda error: None)
+def token_after(count):
+    with changed:
+        assert changed.wait_for(lambda: len(heard) >= count, 20)
+    jwt = client.fetch_jwt_svid(audience={"db"})
+    print(json.dumps([heard[-1], str(client.validate_jwt_svid(jwt.token, "db").spiffe_id), jwt.token]), flush=True)
+token_after(1)
+token_after(2)
+stream.cancel()
+"""
+
+
+async def test_an_independent_client_follows_another_jwt_key(ground):
+    """A token that was kept under the key of before verifies nothing any more: it is not given out again."""
+    pytest.importorskip("importlib.metadata").version("spiffe")
+    await ground.ready()
+    peer = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", JWT_PEER, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env=os.environ | {"SPIFFE_ENDPOINT_SOCKET": f"unix://{ground.socket}"},
+    )  # fmt: skip
+    async with asyncio.timeout(40):
+        before = json.loads(await peer.stdout.readline())
+        old, ground.jwt_key = ground.jwt_key, ec.generate_private_key(ec.SECP256R1())
+        ground.tell()
+        out, errors = await peer.communicate()
+    assert peer.returncode == 0, errors.decode()
+    after = json.loads(out)
+    assert (before[:2], after[:2]) == tuple([[[key_id(key.public_key())]], OWN] for key in (old, ground.jwt_key))
+    assert before[2] != after[2]
 
 
 async def test_a_second_authority_reaches_open_streams(ground):

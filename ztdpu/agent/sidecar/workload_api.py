@@ -44,6 +44,8 @@ class WorkloadApi(workload_pb2_grpc.SpiffeWorkloadAPIServicer):
         self._bucket = Bucket(JWT_BURST, JWT_RATE_PER_S)
         self._kept: dict[tuple[Membership, tuple[str, ...]], tuple[workload_pb2.JWTSVID, float]] = {}
         """Token, and until when it is given out again."""
+        self._kept_under = b""
+        """The bundle that verifies those: under another, none is given out again."""
 
     # --- streams ---
 
@@ -88,9 +90,15 @@ class WorkloadApi(workload_pb2_grpc.SpiffeWorkloadAPIServicer):
         if not wanted:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "not an identity of this workload")
         try:
+            self._drop_if_under_another(view.jwt_bundle)
             return workload_pb2.JWTSVIDResponse(svids=[await self._jwt(one, audience, context) for one in wanted])
         except ZtdpuError as error:
             return await refuse(context, error)
+
+    def _drop_if_under_another(self, bundle: bytes) -> None:
+        if bundle != self._kept_under:
+            self._kept.clear()
+            self._kept_under = bundle
 
     async def _jwt(self, membership: Membership, audience: tuple[str, ...], context: Any) -> workload_pb2.JWTSVID:
         now_s = self._unix_s()
