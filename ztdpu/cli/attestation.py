@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ztdpu.cli.connection import ServerOption, as_age, as_time, connect
-from ztdpu.cli.output import Format, FormatOption, plain, print_document, print_rows
+from ztdpu.cli.output import Format, FormatOption, plain, print_document, print_rows, wrapped
 from ztdpu.cli.probe import probe
 from ztdpu.errors import StateError
 
@@ -189,7 +189,9 @@ def _print_checks(checks: Sequence[Check], output: Format) -> None:
     print_rows(
         [check_row(one, is_short=output is Format.TABLE) for one in checks],
         columns=COLUMNS,
-        shrink=("component", "source"),
+        shrink=("expected", "seen", "component"),
+        floors={"expected": 13, "seen": 13, "component": 22},
+        optional=("source",),
         output=output,
     )
 
@@ -198,7 +200,9 @@ def check_row(one: Check, *, is_short: bool) -> dict[str, Any]:
     """One line of the table."""
     row = dataclasses.asdict(one) | {"result": str(one.result)}
     if is_short:
-        row |= {"seen": _short(one.seen), "expected": [_short(word) for word in one.expected]}
+        is_same = one.expected == (one.seen,) and len(one.seen) > DIGEST_SHOWN
+        expected = "the same" if is_same else [_short(word) for word in one.expected]
+        row |= {"seen": _short(one.seen), "expected": expected}
         row["source"] = one.source.rpartition("/")[2]
     return row
 
@@ -210,7 +214,7 @@ def _short(word: str) -> str:
 
 def _print_findings(findings: Iterable[Finding]) -> None:
     print()
-    lines = [plain(line) for one in findings for line in finding_lines(one)]
+    lines = [part for one in findings for line in finding_lines(one) for part in wrapped(plain(line))]
     print("\n".join(lines) if lines else "no findings: everything is as expected")
 
 

@@ -11,7 +11,7 @@ import typer
 
 from ztdpu.cli.connection import ServerOption, as_age, as_time, connect
 from ztdpu.cli.device_sheet import device_sheet, in_time
-from ztdpu.cli.output import Format, FormatOption, plain, print_document, print_rows
+from ztdpu.cli.output import Format, FormatOption, plain, print_document, print_rows, wrapped
 from ztdpu.cli.report import say
 from ztdpu.errors import PermissionDeniedError, StateError, UsageError
 
@@ -112,7 +112,7 @@ def show(name: NameArgument, server: ServerOption = None, output: FormatOption =
         document = dataclasses.asdict(device) | {"findings": [dataclasses.asdict(one) for one in findings]}
         print_document(document, output=output)
         return
-    print("\n".join(map(plain, device_sheet(device, findings))))
+    print("\n".join(part for line in device_sheet(device, findings) for part in wrapped(plain(line))))
 
 
 def _findings(client: ControlClient, device: DeviceStatus) -> tuple[Finding, ...]:

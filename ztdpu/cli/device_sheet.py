@@ -1,6 +1,7 @@
 """One device on a page: its conditions as a tree, findings below what they lower, then ids and traffic.
 
-Called by `ztdpu device show`. One line a fact, never wrapped: an id that is cut in two can be neither copied nor found.
+Called by `ztdpu device show`. One line a fact. A terminal breaks long ones between words alone: an id that is cut in
+two can be neither copied nor found.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def device_sheet(one: DeviceStatus, findings: Sequence[Finding]) -> list[str]:
         f"  tenants      {', '.join(one.tenants) or 'none'}",
         f"  wanted       {one.revision_wanted}",
         f"  applied      {one.revision_applied or 'none'}",
-        f"  generation   {one.generation_wanted} wanted, {one.generation_applied} applied",
+        f"  generation   {_generation(one)}",
         f"  key epochs   {', '.join(f'{t} {e}' for t, e in sorted(one.key_epochs.items())) or 'none'}",
         "traffic",
         f"  underlay     {one.underlay_address}",
@@ -48,6 +49,13 @@ def device_sheet(one: DeviceStatus, findings: Sequence[Finding]) -> list[str]:
             for reason, count in sorted(one.packets_by_reason.items(), key=lambda pair: -pair[1])
         ),
     ]
+
+
+def _generation(one: DeviceStatus) -> str:
+    """Of the tables; peers, keys and leases count on, so that what is applied may be newer than what is wanted."""
+    if one.revision_applied == one.revision_wanted and one.generation_applied >= one.generation_wanted:
+        return f"{one.generation_applied} applied"
+    return f"{one.generation_wanted} wanted, {one.generation_applied or 'none'} applied"
 
 
 def in_time(deadline_unix_ms: int) -> str:

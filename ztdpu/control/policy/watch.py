@@ -15,12 +15,15 @@ from typing import Final
 from ztdpu.control.audit import AuditEvent, AuditOutcome
 from ztdpu.control.fleet import Fleet
 from ztdpu.control.meters import Meters
+from ztdpu.model.device import DeviceState
 from ztdpu.model.policy_source import PolicyTestReport
 from ztdpu.policy.cluster import Cluster
 from ztdpu.policy.tests import TestResult, run_tests
 from ztdpu.telemetry import get_logger
 
 PAUSE_MS: Final = 1000
+SETTLING_MS: Final = 15_000
+"""How long a device that is pending may take to show its first evidence before tests count it as absent."""
 _MISSING: Final = "there is no endpoint "
 
 
@@ -40,6 +43,7 @@ class PolicyWatch:
     def __init__(self, fleet: Fleet, meters: Meters) -> None:
         self._fleet = fleet
         self._meters = meters
+        self._began_ms = fleet.now().unix_ms
         self._seen: Membership | None = None
         self._cluster: Cluster | None = None
         self._running: asyncio.Task[None] | None = None
@@ -47,7 +51,7 @@ class PolicyWatch:
         """Of the last run."""
 
     def sweep(self) -> None:
-        """Start a run if something changed since the last one. Nothing runs before the first device is in."""
+        """Start a run if something changed since the last one. Nothing runs before devices had their chance."""
         fleet = self._fleet
         cluster, now_ms = fleet.desired.cluster, fleet.now().unix_ms
         is_busy = self._running is not None and not self._running.done()
@@ -58,12 +62,20 @@ class PolicyWatch:
             return
         absent = {name: str(fleet.record(name).state) for name in fleet.names() if not fleet.is_leased(name)}
         seen = Membership(generation=max(fleet.config_generation.values(), default=0), absent=absent)
+        if any(self._may_yet_come(name, now_ms) for name in absent):
+            return
         has_changed = self._seen is None or seen.absent != self._seen.absent or cluster is not self._cluster
         if not has_changed or len(absent) == len(cluster.devices):
             return
         cause = self._cause(seen, is_new_policy=cluster is not self._cluster)
         self._seen, self._cluster = seen, cluster
         self._running = asyncio.create_task(self._run(cluster, seen, cause), name="policy tests")
+
+    def _may_yet_come(self, device: str, now_ms: int) -> bool:
+        """Whether it has only just begun, at boot or as it was enrolled or restored: no failure worth telling."""
+        record = self._fleet.record(device)
+        since_ms = record.since_unix_ms or self._began_ms
+        return record.state is DeviceState.PENDING and 0 <= now_ms - since_ms < SETTLING_MS
 
     async def close(self) -> None:
         """Wait for a run to end."""
