@@ -1,11 +1,12 @@
 """Two ranks of a job that prove to each other who they are: SVIDs from the sidecar, mutual TLS, nothing configured.
 
     T=$(ztdpu job token --tenant blue --job train-1 --world-size 2)
-    ztdpu lab exec blue-0 -- python examples/workload_identity.py --token "$T" --rank 0 --listen 5005
+    ztdpu lab exec blue-0 -- python examples/workload_identity.py --token "$T" --rank 0 --listen 5005 &
     ztdpu lab exec blue-1 -- python examples/workload_identity.py --token "$T" --rank 1 --connect blue-0:5005
 
-Identities come from any client of the SPIFFE Workload API; here `pip install spiffe`. Joining a job is one call of
-ztdpu's own service on the same socket. SPIFFE_ENDPOINT_SOCKET says where that is; `ztdpu lab exec` sets it.
+The first rank listens until the second has come, so it runs in the background. Identities come from any client of the
+SPIFFE Workload API; here `pip install spiffe`. Joining a job is one call of ztdpu's own service on the same socket.
+SPIFFE_ENDPOINT_SOCKET says where that is; `ztdpu lab exec` sets it.
 """
 
 import argparse
@@ -21,13 +22,29 @@ from spiffe import WorkloadApiClient
 
 from ztdpu.v1 import sidecar_pb2, sidecar_pb2_grpc
 
+REFUSALS = {
+    grpc.StatusCode.PERMISSION_DENIED: "this is not the token of an open job of this endpoint's tenant",
+    grpc.StatusCode.ALREADY_EXISTS: "the rank is another endpoint's, or this endpoint has another rank of the job",
+    grpc.StatusCode.INVALID_ARGUMENT: "the job has no such rank: they are 0 to world size minus 1",
+    grpc.StatusCode.RESOURCE_EXHAUSTED: "too many tries: wait a second",
+    grpc.StatusCode.UNAVAILABLE: "the device or control does not answer: try again",
+}
+"""What the sidecar means, for people: it does not say more than it must."""
+
 
 def join(token: str, rank: int) -> str:
     """Take a rank; its identity is there when this returns."""
     options = [("grpc.default_authority", "localhost")]
-    with grpc.insecure_channel(os.environ["SPIFFE_ENDPOINT_SOCKET"], options=options) as channel:
+    place = os.environ.get("SPIFFE_ENDPOINT_SOCKET")
+    if not place:
+        raise SystemExit("error: SPIFFE_ENDPOINT_SOCKET is not set: run it with `ztdpu lab exec ENDPOINT --`")
+    with grpc.insecure_channel(place, options=options) as channel:
         sidecar = sidecar_pb2_grpc.SidecarServiceStub(channel)
-        return str(sidecar.Join(sidecar_pb2.JoinRequest(token=token, rank=rank), timeout=10).spiffe_id)
+        try:
+            return str(sidecar.Join(sidecar_pb2.JoinRequest(token=token, rank=rank), timeout=10).spiffe_id)
+        except grpc.RpcError as error:
+            code = error.code()
+            raise SystemExit(f"error: cannot join as rank {rank}: {REFUSALS.get(code, code.name)}") from None
 
 
 def make_context(side: ssl._SSLMethod) -> ssl.SSLContext:
