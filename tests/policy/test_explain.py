@@ -9,7 +9,8 @@ import pytest
 from ztdpu.errors import NotFoundError, UsageError
 from ztdpu.model.flow import Protocol
 from ztdpu.model.verdict import Reason, Verdict
-from ztdpu.policy.explain import Explanation, explain, parse_port
+from ztdpu.policy.example import EXAMPLE_POLICIES
+from ztdpu.policy.explain import Explanation, explain, named_ports, parse_port
 from ztdpu.policy.load import load_directory
 
 
@@ -87,3 +88,21 @@ def test_ports_are_read(text: str, meaning: tuple[Protocol, int]) -> None:
 def test_odd_ports_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is no port"):
         parse_port(text)
+
+
+def test_a_port_may_be_named_as_the_destination_names_it() -> None:
+    cluster = load_directory(EXAMPLE_POLICIES)
+    named = named_ports(cluster, "green-0")
+    assert parse_port("nfs", named) == parse_port("nfs/tcp", named) == (Protocol.TCP, 2049)
+    assert named_ports(cluster, "10.2.0.10") == named
+    with pytest.raises(UsageError) as refused:
+        parse_port("nsf", named)
+    assert "nfs/tcp" in refused.value.remedy
+    with pytest.raises(UsageError, match="is no port"):
+        parse_port("nfs", named_ports(cluster, "blue-0"))
+
+
+def test_a_port_out_of_range_is_told_the_range() -> None:
+    with pytest.raises(UsageError) as refused:
+        parse_port("99999/tcp")
+    assert "1 to 65535" in refused.value.remedy

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from ztdpu.errors import Location, UsageError
 from ztdpu.model.endpoint import Endpoint
@@ -26,7 +27,9 @@ from ztdpu.policy.nearest import find_nearest
 from ztdpu.policy.rows import Origin
 from ztdpu.policy.startup import UNDERLAY_MTU_OCTETS
 
-__all__ = ["Explainer", "Explanation", "Step", "assumed_networks", "explain", "parse_port"]
+__all__ = ["Explainer", "Explanation", "Step", "assumed_networks", "explain", "named_ports", "parse_port"]
+
+PORT_LIMIT: Final = 65535
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -64,15 +67,34 @@ class Explanation:
     steps: tuple[Step, ...]
 
 
-def parse_port(text: str) -> tuple[Protocol, int]:
-    """Read `22/tcp`, `53/udp` or `icmp`; raises UsageError."""
-    number, _, word = text.rpartition("/")
+def parse_port(text: str, named: Mapping[tuple[str, str], int] | None = None) -> tuple[Protocol, int]:
+    """Read `22/tcp`, `53/udp`, `icmp`, or a name of `named` as `nfs` or `nfs/tcp`; raises UsageError."""
+    number, slash, word = text.rpartition("/")
     name = word.upper() or "TCP"
-    if name == "ICMP" and not number:
+    if name == "ICMP" and not slash:
         return Protocol.ICMP, 0
-    if name in ("TCP", "UDP") and number.isascii() and number.isdigit() and 1 <= int(number) <= 65535:
-        return Protocol[name], int(number)
-    raise UsageError(f"{text!r} is no port", remedy="write 22/tcp, 53/udp or icmp")
+    if name in ("TCP", "UDP") and number.isascii() and number.isdigit():
+        if 1 <= int(number) <= PORT_LIMIT:
+            return Protocol[name], int(number)
+        raise UsageError(f"{text!r} is no port", remedy=f"ports are 1 to {PORT_LIMIT}, as in 22/tcp")
+    for (port_name, protocol), port in sorted((named or {}).items()):
+        if text.lower() in (port_name, f"{port_name}/{protocol.lower()}"):
+            return Protocol[protocol], port
+    names = ", ".join(f"{port_name}/{protocol.lower()}" for port_name, protocol in sorted(named or {}))
+    raise UsageError(
+        f"{text!r} is no port",
+        remedy=f"write 22/tcp, 53/udp, icmp{f', or a name of the destination: {names}' if names else ''}",
+    )
+
+
+def named_ports(cluster: Cluster, destination: str) -> Mapping[tuple[str, str], int]:
+    """Ports that have names at an endpoint; of an address those that mean one number on every endpoint with it."""
+    if destination in cluster.endpoints:
+        return cluster.endpoints[destination].ports
+    holders = [one for one in cluster.endpoints.values() if destination in map(str, one.addresses)]
+    if not holders:
+        return {}
+    return dict(set.intersection(*(set(one.ports.items()) for one in holders)))
 
 
 def explain(

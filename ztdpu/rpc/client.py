@@ -34,7 +34,7 @@ from ztdpu.model.job import JobStatus, JobToken
 from ztdpu.rpc.channel import TlsFiles, open_channel
 from ztdpu.rpc.convert import attestation, audit, control, device, identity, job, key, policy, tenant
 from ztdpu.rpc.interceptors import error_from
-from ztdpu.rpc.places import LAB_STATE
+from ztdpu.rpc.places import ADMIN_SOCKET_OF_LAB, LAB_STATE
 from ztdpu.v1 import (
     attestation_pb2,
     attestation_pb2_grpc,
@@ -58,8 +58,6 @@ from ztdpu.v1 import (
     tenant_pb2_grpc,
 )
 
-ADMIN_SOCKET_OF_LAB: Final = "control/admin.sock"
-"""Below the lab's directory."""
 CALL_LIMIT_S: Final = 15.0
 READ_LIMIT_S: Final = 5.0
 """Calls that only read answer in milliseconds, or not at all."""

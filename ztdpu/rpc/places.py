@@ -38,3 +38,5 @@ def make_runtime_directory(path: Path) -> None:
 
 RUNTIME_DIRECTORY: Final = runtime_directory(os.geteuid(), os.environ)
 LAB_STATE: Final = RUNTIME_DIRECTORY / "lab"
+ADMIN_SOCKET_OF_LAB: Final = "control/admin.sock"
+"""Below the lab's directory."""

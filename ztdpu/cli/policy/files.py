@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ztdpu.cli.output import Format, FormatOption, print_document
-from ztdpu.cli.policy.place import DirectoryArgument, DirectoryOption, last_commit, read_or_exit, short
+from ztdpu.cli.policy.place import (
+    DirectoryArgument,
+    DirectoryOption,
+    last_commit,
+    note_other_policy,
+    read_or_exit,
+    short,
+)
 from ztdpu.errors import PolicyError, PolicyRefusedError
 from ztdpu.policy.example import EXAMPLE_POLICIES
 from ztdpu.policy.startup import UNDERLAY_MTU_OCTETS
@@ -80,25 +87,27 @@ def _fault(fault: PolicyError) -> dict[str, Any]:
 def explain(
     source: Annotated[str, typer.Option("--from", help="Endpoint that opens the flow.")],
     destination: Annotated[str, typer.Option("--to", help="Endpoint or overlay address.")],
-    port: Annotated[str, typer.Option("--port", help="22/tcp, 53/udp or icmp.")],
+    port: Annotated[str, typer.Option("--port", help="22/tcp, 53/udp, icmp, or its name at the destination: nfs.")],
     directory: DirectoryOption = EXAMPLE_POLICIES,
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Say whether a new flow would pass, and which line decides.
 
-    Exit status 0 when it would pass, 1 when it would be dropped, 2 when the question or the files are wrong.
+    Answers for the files of --policy; a note says so when the control at hand enforces others. Exit status 0 when it
+    would pass, 1 when it would be dropped, 2 when the question or the files are wrong.
     """
     from ztdpu.model.verdict import Verdict
     from ztdpu.policy.explain import explain as explain_flow
-    from ztdpu.policy.explain import parse_port
+    from ztdpu.policy.explain import named_ports, parse_port
 
-    protocol, number = parse_port(port)
     cluster = read_or_exit(directory)
+    protocol, number = parse_port(port, named_ports(cluster, destination))
     answer = explain_flow(cluster, source=source, destination=destination, protocol=protocol, port=number)
     if output not in (Format.JSON, Format.YAML):
         _print_explanation(answer, port)
     else:
         print_document(_explanation(answer), output=output)
+    note_other_policy(short(directory))
     if answer.verdict is Verdict.DROP:
         raise typer.Exit(1)
 

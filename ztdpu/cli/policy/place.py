@@ -6,6 +6,7 @@ Git is asked for objects only (`ls-tree`, `cat-file`, `log`, `status`): nothing 
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ztdpu.cli.report import report
-from ztdpu.errors import PolicyError, UsageError
+from ztdpu.errors import PolicyError, UsageError, ZtdpuError
 from ztdpu.policy.example import EXAMPLE_POLICIES
+from ztdpu.rpc.places import ADMIN_SOCKET_OF_LAB, LAB_STATE
 
 if TYPE_CHECKING:
     from ztdpu.policy.cluster import Cluster
@@ -27,6 +29,7 @@ DirectoryOption = Annotated[
 ]
 DirectoryArgument = Annotated[Path, typer.Argument(help="Directory of policy files.", show_default=EXAMPLE)]
 _GIT_S: Final = 20
+_ID_SHOWN: Final = 12
 
 
 def short(directory: Path) -> Path:
@@ -98,6 +101,30 @@ def _git(folder: Path, *words: str) -> bytes | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
+
+
+def note_other_policy(directory: Path) -> None:
+    """Say on stderr when a control is at hand that reads its policy from elsewhere; nothing when none answers."""
+    server = os.environ.get("ZTDPU_SERVER", "")
+    state = Path(os.environ.get("ZTDPU_STATE") or LAB_STATE)
+    if not server and not (state / ADMIN_SOCKET_OF_LAB).exists():
+        return  # gRPC takes longer to import than all the rest
+    from ztdpu.rpc.client import ControlClient
+
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        with ControlClient.connect(server or str((state / ADMIN_SOCKET_OF_LAB).absolute())) as client:
+            standing = client.policy_status()
+    except ZtdpuError:
+        return
+    enforced = Path(standing.source.name)
+    if enforced.resolve() == directory.resolve():
+        return
+    commit = standing.source.commit_id[:_ID_SHOWN]
+    in_force = f"commit {commit}" if commit else f"generation {standing.generation}"
+    print(f"note: this answers for {directory}; control enforces {standing.source.name} ({in_force})", file=sys.stderr)
+    if enforced.is_dir() and not commit:
+        print(f"  next: --policy {enforced} asks about that one", file=sys.stderr)
 
 
 def note(message: str) -> None:
