@@ -5,14 +5,18 @@ Unknown fields are refused. Nothing here changes at run time.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from ztdpu.keys.lease import LEASE_S_MAX, LEASE_S_MIN
 from ztdpu.policy.startup import UNDERLAY_MTU_OCTETS, Listener, TrustDomain, UnderlayMtu
+
+_SSH_PATH: Final = re.compile(r"[\w./+:,@=-]+")
+"""Paths that OpenSSH reads as they stand: it splits at blanks, and expands %, ~ and $."""
 
 
 class Section(BaseModel):
@@ -70,7 +74,7 @@ class GitPolicy(Section):
     known_hosts_file: Path | None = None
     """Host keys for `ssh://`; any other host key is refused."""
     ca_file: Path | None = None
-    """PEM bundle of authorities for `https://`; absent: those that the machine trusts."""
+    """PEM bundle of the only authorities for `https://`; absent: those that the machine trusts."""
     revoked_signers_file: Path | None = None
     """Public keys or SHA256 fingerprints, one a line, that are refused at once, whatever the repository says."""
 
@@ -86,6 +90,9 @@ class GitPolicy(Section):
             raise ValueError("repository has a space or a control character in it")
         if scheme == "ssh" and separator and not (self.deploy_key_file and self.known_hosts_file):
             raise ValueError("ssh:// wants deployKeyFile and knownHostsFile: nobody is there to be asked")
+        for file in filter(None, (self.deploy_key_file, self.known_hosts_file)):
+            if not _SSH_PATH.fullmatch(str(file)):
+                raise ValueError(f"{file}: ssh would read another path; use letters, digits and ./_+:,@=- only")
         if self.ca_file and scheme != "https":
             raise ValueError("caFile is for https:// only")
         if ".." in self.ref or self.ref.endswith(("/", ".", ".lock")) or "//" in self.ref:

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from ztdpu.control.configuration import ControlConfiguration
 from ztdpu.control.run import ControlProcess
-from ztdpu.control.source import git_process
+from ztdpu.control.source import git_mirror, git_process
 from ztdpu.errors import NotFoundError, StateError, UnreachableError
 from ztdpu.lab.policy_repository import PolicyRepository, git, make_policy_repository
 from ztdpu.model.policy_source import PolicyStanding
@@ -201,7 +202,11 @@ async def test_a_broken_document_is_refused_at_its_line(garden: Garden) -> None:
     assert fault.where.line
 
 
-async def test_hold_goes_back_and_stays_until_resume(garden: Garden) -> None:
+def end_early(_: Any) -> str:
+    raise StateError("git ended while objects were read")
+
+
+async def test_hold_goes_back_and_stays_until_resume(garden: Garden, monkeypatch: pytest.MonkeyPatch) -> None:
     process = await garden.start()
     call = calling(process)
     before = revisions(await call("policy_status"))
@@ -226,6 +231,18 @@ async def test_hold_goes_back_and_stays_until_resume(garden: Garden) -> None:
     held = (await call("policy_status")).source
     assert (held.commit_id, held.tip, held.standing) == (garden.repository.anchor, third, PolicyStanding.HELD)
 
+    away = garden.repository.bare.with_name("away")
+    garden.repository.bare.rename(away)
+    with capture_logs() as logs:
+        for _ in range(3):
+            await process._listeners.policy_changes.poll()
+    assert len([line for line in logs if line["event"] == "policy-unreachable"]) == 1
+    assert "red is cut off" in process._listeners.policy_changes.source.why
+    assert "git ls-remote" in process._listeners.policy_changes.source.why, "a hold hides no silence"
+    away.rename(garden.repository.bare)
+    await process._listeners.policy_changes.poll()
+    assert process._listeners.policy_changes.source.why == "red is cut off"
+
     await process.stop()
     garden.processes.remove(process)
     process = await garden.start()
@@ -241,6 +258,10 @@ async def test_hold_goes_back_and_stays_until_resume(garden: Garden) -> None:
     garden.push("--no-gpg-sign")
     assert (await call("resume_policy", reason="mended")).faults
     assert (await call("policy_status")).source.standing is PolicyStanding.HELD, "what does not count ends no hold"
+    with monkeypatch.context() as patched:
+        patched.setattr(git_mirror.GitObjects, "_line", end_early)
+        [fault] = (await call("resume_policy", reason="mended")).faults
+        assert "git ended" in fault.message
     git(garden.repository.work, "reset", "--quiet", "--hard", third)
     git(garden.repository.work, "push", "--quiet", "--force", "origin", "HEAD:refs/heads/main")
     answer = await call("resume_policy", reason="mended")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import subprocess
 import threading
@@ -15,6 +16,7 @@ import pytest
 
 from ztdpu.control.configuration import GitPolicy
 from ztdpu.control.source.git_mirror import GitMirror
+from ztdpu.control.source.git_process import git_command, git_environment
 from ztdpu.errors import UnreachableError
 
 
@@ -83,6 +85,25 @@ def test_https_is_fetched_from_whoever_the_named_authority_vouches_for(
     for ca_file in (None, make_certificate(tmp_path, "another")):
         with pytest.raises(UnreachableError, match="certificate"):
             mirror(tmp_path / "bad", f"{url}/policy.git", ca_file).find_tip()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another /etc/ssl/certs wants root")
+def test_a_named_authority_stands_in_the_place_of_the_machines(tmp_path: Path, served: tuple[str, str, Path]) -> None:
+    url, tip, certificate = served
+    machine = tmp_path / "machine"
+    machine.mkdir()
+    (machine / "ca-certificates.crt").write_bytes(certificate.read_bytes())
+    (machine / "server.pem").write_bytes(certificate.read_bytes())
+
+    def ask(ca_file: Path | None) -> subprocess.CompletedProcess[str]:
+        policy = GitPolicy(repository=f"{url}/policy.git", anchor="0" * 40, ca_file=ca_file)
+        trusting = ["unshare", "-m", "sh", "-c", f'mount --bind {machine} /etc/ssl/certs && exec "$@"', "sh"]
+        words = [*trusting, *git_command(policy, ["ls-remote", policy.repository])]
+        return subprocess.run(words, env=git_environment(policy), capture_output=True, text=True, check=False)
+
+    for ca_file in (None, certificate):
+        assert tip in ask(ca_file).stdout
+    assert "certificate" in ask(make_certificate(tmp_path, "another")).stderr
 
 
 def test_a_redirect_is_not_followed(tmp_path: Path, served: tuple[str, str, Path]) -> None:

@@ -27,15 +27,28 @@ def processes_with(word: str) -> list[str]:
     return [line for line in listed.splitlines() if word in line and "ps -eo" not in line]
 
 
-def test_a_server_that_says_nothing_is_given_up_at_the_deadline(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["https", "ssh"])
+def test_a_server_that_says_nothing_is_given_up_at_the_deadline(tmp_path: Path, scheme: str) -> None:
+    files = {"deploy_key_file": tmp_path / "key", "known_hosts_file": tmp_path / "hosts"} if scheme == "ssh" else {}
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"https://127.0.0.1:{silent.getsockname()[1]}/policy.git"
-        mirror = GitMirror(tmp_path / "m", GitPolicy(repository=url, anchor=ANCHOR, deadline_s=1))
+        url = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}/policy.git"
+        mirror = GitMirror(tmp_path / "m", GitPolicy(repository=url, anchor=ANCHOR, deadline_s=1, **files))
         start = time.monotonic()
-        with pytest.raises(UnreachableError, match="deadline"):
+        with pytest.raises(UnreachableError, match=r"deadline|timed out"):
             mirror.find_tip()
         assert time.monotonic() - start < 10
+        port = str(silent.getsockname()[1])
         assert not processes_with(url), "all that was started is gone"
+        assert not [line for line in processes_with(port) if "ssh" in line]
+
+
+@pytest.mark.parametrize("name", ["two words", "per%cent", "~root", "a$HOME", 'a"b', "a\nb"])
+def test_a_path_that_ssh_would_read_otherwise_is_refused(name: str) -> None:
+    good = {"deploy_key_file": Path("/k/deploy_key-1.ed25519"), "known_hosts_file": Path("/k/known_hosts")}
+    GitPolicy(repository="ssh://git@example.org/p.git", anchor=ANCHOR, **good)
+    for field in good:
+        with pytest.raises(ValueError, match="ssh would read another path"):
+            GitPolicy(repository="ssh://git@example.org/p.git", anchor=ANCHOR, **(good | {field: Path("/k") / name}))
 
 
 def test_ssh_asks_nobody(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +18,12 @@ from ztdpu.errors import (
     CommitHistoryError,
     CommitOwnerError,
     CommitSignatureError,
+    ConfigurationError,
     PolicyRefusedError,
     UnreachableError,
 )
+from ztdpu.policy.git.history import Moment, judge_history
+from ztdpu.policy.git.objects import read_commit
 
 BLUE = "network/blue.yaml"
 RED = "network/red.yaml"
@@ -439,6 +444,65 @@ def test_nothing_of_the_repository_is_run_or_written(site: Any, monkeypatch: pyt
     assert not mark.exists()
     written = list((site.folder / "state").rglob("*.yaml"))
     assert not written, "nothing is checked out"
+
+
+def test_revoked_signers_are_read_whole_or_not_at_all(site: Any) -> None:
+    stolen = (site.keys / "ops.pub").read_text()
+    site.commit(by="ops")
+    site.push()
+    (site.folder / "revoked").write_text("# padding\n" * 104_858 + stolen)
+    with pytest.raises(ConfigurationError, match="longer than"):
+        site.look()
+    (site.folder / "revoked").write_text("# padding\n" * 104_000)
+    assert len(site.look().steps) == 1
+
+
+def test_a_mirror_that_is_gone_or_empty_is_made_again(site: Any) -> None:
+    mirror = site.folder / "state" / "policy.git"
+    site.commit(by="")
+    site.push()
+    for make_worse in (lambda: shutil.rmtree(mirror), lambda: make_empty(mirror)):
+        for _ in range(2):
+            with pytest.raises(CommitError, match="not signed"):
+                site.look()
+            make_worse()
+    site.commit_index(words=("--amend",))
+    site.push()
+    assert len(site.look().steps) == 1
+
+
+def make_empty(mirror: Path) -> None:
+    shutil.rmtree(mirror)
+    subprocess.run(["git", "init", "--quiet", "--bare", str(mirror)], check=True)
+
+
+def test_merges_do_not_read_old_history_again_and_again(site: Any) -> None:
+    for _ in range(40):
+        site.commit(by="ops")
+    site.push()
+    site.look()
+    for _ in range(4):
+        tree = site.git("rev-parse", "HEAD^{tree}").strip()
+        sign = f"-S{site.keys / 'ops'}.pub"
+        side = site.git("commit-tree", tree, "-p", "HEAD", "-m", "side", sign).strip()
+        site.commit_tree(tree, parents=("HEAD", side))
+    site.push()
+    site.source()._bring_tip()
+    with site.source()._mirror.objects() as objects:
+        counted = Counting(objects)
+        accepted = read_commit(objects, site.accepted)
+        steps = judge_history(counted, accepted=accepted, tip=site.head, moment=Moment(now_unix_s=int(time.time())))
+    assert len(steps) == 4
+    assert counted.reads < 41 + 60
+
+
+class Counting:
+    def __init__(self, objects: Any) -> None:
+        self._objects, self.reads = objects, 0
+
+    def read(self, *words: Any, **limits: Any) -> bytes:
+        self.reads += 1
+        return self._objects.read(*words, **limits)
 
 
 def test_a_repository_that_is_gone_or_silent_is_unreachable(site: Any, tmp_path: Path) -> None:

@@ -81,13 +81,15 @@ class GitChanges(PolicyChanges):
     def source(self) -> PolicySource:
         """What is in force, and how the newest stands."""
         state, hold = self._state, self._state.hold
+        newest = self._standing.why
+        held_for = f"{hold.reason} (newest look: {newest})" if hold and newest else hold.reason if hold else ""
         return replace(
             self._standing,
             commit_id=state.in_force.commit_id,
             signer=state.in_force.signer,
             committed_unix_s=state.in_force.committer_unix_s,
             accepted_unix_ms=state.in_force.accepted_unix_ms,
-            why=hold.reason if hold else self._standing.why,
+            why=held_for or newest,
             held_by=hold.actor if hold else "",
         )
 
@@ -171,7 +173,14 @@ class GitChanges(PolicyChanges):
         try:
             look = await self._look()
             desired = await self._compile(look)
-        except (CommitError, UnreachableError, MachineError, PolicyRefusedError, ConfigurationError) as error:
+        except (
+            CommitError,
+            UnreachableError,
+            MachineError,
+            PolicyRefusedError,
+            ConfigurationError,
+            StateError,
+        ) as error:
             if isinstance(error, UnreachableError | MachineError):
                 self._be_unreachable(error)
             else:
@@ -280,7 +289,7 @@ class GitChanges(PolicyChanges):
         try:
             tip = await asyncio.to_thread(self._git.find_tip)
         except ZtdpuError as error:
-            get_logger().warning("policy-unreachable", cause=str(error))
+            self._be_unreachable(error)
         else:
             self._stand(PolicyStanding.HELD, tip)
 
@@ -294,7 +303,7 @@ class GitChanges(PolicyChanges):
         )
         return is_news
 
-    def _be_unreachable(self, error: UnreachableError | MachineError) -> None:
+    def _be_unreachable(self, error: ZtdpuError) -> None:
         looked = self._standing.looked_unix_ms
         standing = PolicyStanding.HELD if self._state.hold else PolicyStanding.UNREACHABLE
         if self._stand(standing, self._standing.tip, error.message):

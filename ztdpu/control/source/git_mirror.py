@@ -72,6 +72,16 @@ class GitMirror:
         tip = self._git.run([self._where, "rev-parse", "--verify", "--end-of-options", TIP_REF], deadline=deadline)
         return tip.decode("ascii", errors="replace").strip()
 
+    def stands_at(self, commit_id: str) -> bool:
+        """Whether the last fetch brought this commit and is still there: the mirror may be deleted at any time."""
+        words = [self._where, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{TIP_REF}^{{commit}}"]
+        try:
+            return (
+                self._git.run(words, deadline=self._deadline()).decode("ascii", errors="replace").strip() == commit_id
+            )
+        except UnreachableError:
+            return False
+
     def keep(self, commit_id: str) -> None:
         """Point the mirror's own reference at an accepted commit, so that nothing takes its objects away."""
         words = [self._where, "update-ref", ACCEPTED_REF, commit_id]

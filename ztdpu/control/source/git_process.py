@@ -48,7 +48,8 @@ def git_command(policy: GitPolicy, words: Sequence[str]) -> list[str]:
     """The command line; the shell in front bounds what the program may write, then becomes git."""
     settings = _SETTINGS | {f"protocol.{scheme(policy)}.allow": "always"}
     if policy.ca_file is not None:
-        settings["http.sslCAInfo"] = str(policy.ca_file)
+        settings["http.sslCAInfo"] = str(policy.ca_file.absolute())
+        settings["http.sslCAPath"] = "/nonexistent"  # else the machine's authorities count beside it
     options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
     blocks = FETCH_LIMIT_OCTETS // 512
     return ["/bin/sh", "-c", f'ulimit -f {blocks} && ulimit -c 0 && exec git "$@"', "git", *options, *words]
@@ -65,7 +66,7 @@ def git_environment(policy: GitPolicy) -> dict[str, str]:
     options = {
         "BatchMode": "yes",
         "StrictHostKeyChecking": "yes",
-        "UserKnownHostsFile": str(policy.known_hosts_file or "/dev/null"),
+        "UserKnownHostsFile": str(policy.known_hosts_file.absolute() if policy.known_hosts_file else "/dev/null"),
         "GlobalKnownHostsFile": "/dev/null",
         "UpdateHostKeys": "no",
         "IdentitiesOnly": "yes",
@@ -75,7 +76,7 @@ def git_environment(policy: GitPolicy) -> dict[str, str]:
     }
     ssh += [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
     if policy.deploy_key_file is not None:
-        ssh += ["-i", str(policy.deploy_key_file)]
+        ssh += ["-i", str(policy.deploy_key_file.absolute())]
     return {
         "PATH": "/usr/bin:/bin",
         "HOME": "/nonexistent",

@@ -148,7 +148,7 @@ class GitSource:
 
     def _bring_tip(self) -> str:
         tip = self._mirror.find_tip()
-        if tip != self._tip_in_mirror:
+        if tip != self._tip_in_mirror or not self._mirror.stands_at(tip):
             fetched = self._mirror.fetch()
             # git leaves the old tip and is content when the repository is shallow; a push in between is no such thing.
             if fetched not in (tip, self._mirror.find_tip()):
@@ -167,8 +167,14 @@ class GitSource:
         where = Location(file=str(path), line=0)
         try:
             with path.open("rb") as file:
-                text = file.read(_REVOKED_LIMIT_OCTETS).decode("utf-8")
-            return parse_revoked_signers(text, file=str(path))
+                octets = file.read(_REVOKED_LIMIT_OCTETS + 1)
+            if len(octets) > _REVOKED_LIMIT_OCTETS:  # what is cut off would be believed again
+                raise ConfigurationError(
+                    f"longer than {_REVOKED_LIMIT_OCTETS} octets",
+                    remedy="keep keys and fingerprints in it only, each once",
+                    where=where,
+                )
+            return parse_revoked_signers(octets.decode("utf-8"), file=str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(
                 f"cannot be read: {error}", remedy="without it no commit is accepted", where=where

@@ -66,10 +66,13 @@ def judge_history(objects: Objects, *, accepted: Commit, tip: str, moment: Momen
     steps: list[Step] = []
     before = accepted
     budget = STEP_LIMIT
+    has_merge = any(len(commit.parents) > 1 for commit in chain)
+    known = _ancestors(objects, accepted) if has_merge else set()  # once: merges must not multiply old history
     for commit in chain:
         try:
             step = judge_step(objects, before, commit, trust, moment)
-            budget -= 1 + _judge_side(objects, before, commit, trust, moment, limit=budget)
+            budget -= 1 + _judge_side(objects, commit, trust, moment, known=known, limit=budget)
+            known.add(commit.commit_id)
             if set(step.paths) & set(TRUST_FILES):
                 trust = read_trust(objects, commit.tree)
         except CommitError as error:
@@ -152,11 +155,11 @@ def is_ancestor(objects: Objects, commit_id: str, descendant: Commit) -> bool:
     return any(commit.commit_id == commit_id for commit in _line(objects, descendant))
 
 
-def _judge_side(objects: Objects, before: Commit, commit: Commit, trust: Trust, moment: Moment, *, limit: int) -> int:
-    """Judge what a merge brings in beside its first parent; how many commits that are."""
-    if len(commit.parents) == 1:
-        return 0
-    known = _ancestors(objects, before)
+def _judge_side(objects: Objects, commit: Commit, trust: Trust, moment: Moment, *, known: set[str], limit: int) -> int:
+    """Judge what a merge brings in beside its first parent; how many commits that are.
+
+    `known`: what counts already; what is judged here is added to it.
+    """
     waiting, judged = list(commit.parents[1:]), 0
     while waiting:
         following = waiting.pop()
