@@ -4,6 +4,9 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+# Somebody without a home that can be written to has no cache either: pip need not say so for each package.
+PIP_CACHE := $(shell [ -w "$${HOME:-/nonexistent}" ] || echo --no-cache-dir)
+PIP := $(BIN)/pip $(PIP_CACHE) install --quiet --disable-pip-version-check
 READY := $(VENV)/.ready
 PROTOS := $(wildcard protos/ztdpu/v1/*.proto protos/ztdpu/workloadapi/*.proto)
 GENERATED := ztdpu/v1 ztdpu/workloadapi
@@ -18,19 +21,19 @@ $(READY): requirements.lock pyproject.toml deploy/pick-python.sh
 	  echo "  next: make setup as its owner, or work in a copy of your own" >&2; exit 1; }
 	@python=$$(sh deploy/pick-python.sh) && echo "setup: $$python ($$($$python --version))" && \
 	  { [ -x $(BIN)/python ] || $$python -m venv $(VENV); }
-	@echo "setup: installing the locked packages (about half a minute)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@echo "setup: installing the locked packages (one to two minutes the first time)"
+	@$(PIP) --require-hashes -r requirements.lock
+	@$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
 setup-system: ## Install what the demo and the tests need from Debian or Ubuntu (asks apt-get; root).
 	@sh deploy/setup-system.sh install
 
 setup-docs: $(READY) ## Install what `make docs` needs (locked) into the same virtual environment.
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock
+	@$(PIP) --require-hashes -r docs/requirements.lock
 
 setup-torch: $(READY) ## Install PyTorch for examples/train_ddp.py (1 GB; on machines without GPU take its CPU build).
-	@$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	@$(PIP) torch==2.13.0
 
 docs: $(READY) ## The documentation as web pages, in build/docs; a warning is an error.
 	@$(BIN)/python -c 'import furo, myst_parser, sphinx' 2>/dev/null || $(MAKE) --no-print-directory setup-docs

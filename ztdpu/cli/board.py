@@ -97,7 +97,7 @@ def _line(step: Step) -> RenderableType:
     mark = Text("\u2714", "green") if step.state == "done" else Text("\u2718", "bold red")
     line = Table.grid(padding=(0, 2))
     line.add_column(no_wrap=True)
-    line.add_column(no_wrap=True, min_width=30)
+    line.add_column(no_wrap=True, min_width=36)
     line.add_column()
     line.add_row(mark, Text(step.name), Text(step.detail, "dim"))
     return line

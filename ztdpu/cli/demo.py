@@ -24,7 +24,17 @@ DEMO_PREFIX: Final = "ztdpu-demo"
 BOUND_S: Final = LONGEST_REVOCATION_MS / 1000
 _TRAINING_COLUMNS: Final = ("tenant", "ranks", "steps", "loss", "accuracy", "off_one_process")
 _ATTACK_COLUMNS: Final = ("attack", "tried", "seen", "through", "twin", "reason")
-"""Twin: the same program with an allowed target."""
+_LEGENDS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
+    _TRAINING_COLUMNS: (
+        "OFF ONE PROCESS: largest difference of a weight to the same training",
+        "in one process, without a network.",
+    ),
+    _ATTACK_COLUMNS: (
+        "SEEN: attempts that were counted where they enter. THROUGH: that arrived.",
+        "TWIN: what arrived when the same program did the same where it may.",
+    ),
+}
+"""What the words above a table mean, below it."""
 
 
 @app.command()
@@ -90,13 +100,14 @@ def print_result(result: dict[str, Any]) -> None:
     """Print what was counted, for people: nothing is cut, whatever the width."""
     training = [{"tenant": name, **_short(values)} for name, values in result["tenants"].items()]
     for title, rows, columns in (
-        ("Devices", result["devices"], ("name", "tier", "lease_s")),
+        ("Devices, before the revocation", _device_rows(result["devices"]), ("name", "tier", "lease")),
         ("Training over the sealed fabric", training, _TRAINING_COLUMNS),
         ("Attacks", _attack_rows(result["attacks"]), _ATTACK_COLUMNS),
     ):
         if rows:
             print(f"\n{title}")
             print_rows(rows, columns=columns)
+            print("".join(f"{words}\n" for words in _LEGENDS.get(columns, ())), end="")
     for line in _sentences(result):
         print(line)
     word = "all held" if result["ok"] else "something did not hold"
@@ -134,6 +145,10 @@ def _own_name() -> str:
         return f"{sys.executable} -m ztdpu"
     here = Path.cwd()
     return str(called.absolute().relative_to(here)) if called.absolute().is_relative_to(here) else str(called)
+
+
+def _device_rows(devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**one, "lease": f"{one['lease_s']:.0f}s"} for one in devices]
 
 
 def _short(values: dict[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def lines_of(clear: bytes, sealed: bytes, *, octets_a_row: int) -> list[Text]:
     ]
     left, right = (_dump(octets, one, octets_a_row) for octets, one in zip((clear, sealed), parts, strict=True))
     width = max(len(row) for row in left)
-    title = Text("blue-0 sent this".ljust(width) + _GAP + "and br0 saw this", "bold")
+    title = Text("blue-0 sent this".ljust(width) + _GAP + "and the wire saw this", "bold")
     rows = [title]
     for number in range(max(len(left), len(right))):
         row = left[number].copy() if number < len(left) else Text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from ztdpu.cli.lab_device import fault, reference_values, root_of_trust
 from ztdpu.cli.output import Format, FormatOption, print_document, print_rows
 from ztdpu.lab.fabric.choice import BETWEEN, Fabric
 from ztdpu.lab.layout import DEFAULT_MTU_OCTETS, DEFAULT_PREFIX, DEFAULT_STATE, lab_command, real_path
+from ztdpu.rpc.places import ADMIN_SOCKET_OF_LAB
 
 if TYPE_CHECKING:
     from ztdpu.lab.record import LabRecord
@@ -97,6 +99,10 @@ def _print_what_is_there(record: LabRecord) -> None:
     from ztdpu.lab.takedown import say_on_stderr
 
     plan = record.plan
+    if Path(plan.state) != DEFAULT_STATE:
+        socket = shlex.quote(str(Path(plan.state) / ADMIN_SOCKET_OF_LAB))
+        say_on_stderr(f"other commands find it with: export ZTDPU_STATE={shlex.quote(plan.state)}")
+        say_on_stderr(f"  (or, control alone: ZTDPU_SERVER={socket})")
     print(f"{len(plan.devices)} devices, {len(plan.endpoints)} endpoints: {', '.join(e.name for e in plan.endpoints)}")
     tenants = [[e.name for e in plan.endpoints if e.tenant == first.tenant] for first in plan.endpoints]
     pair = next((names for names in tenants if len(names) > 1), None)
@@ -144,7 +150,7 @@ def _print_status(document: Mapping[str, Any], output: Format) -> None:
     _print_parts(
         document["devices"],
         shrink=("name",),
-        columns=("name", "state", "ready", "lease_s", "agent_pid", "worker_pid"),
+        columns=("name", "state", "ready", "lease", "agent_pid", "worker_pid"),
         wide=(
             "tier",
             "underlay_address",
@@ -178,10 +184,17 @@ def _print_parts(
     """Print one table; what only control knows and does not say is `?`, and TROUBLE is a column when there is some."""
     told = ("state", "tier", "ready", "lease_s", "waiting_for")
     rows = [
-        {key: _UNKNOWN if value is None and key in told else value for key, value in part.items()} for part in parts
+        {key: _UNKNOWN if value is None and key in told else value for key, value in part.items()} | _lease(part)
+        for part in parts
     ]
     trouble = ("trouble",) if any(part["trouble"] for part in parts) else ()
     print_rows(rows, columns=(*columns, *trouble), wide=wide, shrink=shrink, output=output)
+
+
+def _lease(part: dict[str, Any]) -> dict[str, str]:
+    """As `device list` shows it."""
+    left_s = part.get("lease_s")
+    return {"lease": _UNKNOWN if left_s is None else f"{left_s:.0f}s" if left_s else "-"}
 
 
 class Exec(TyperCommand):

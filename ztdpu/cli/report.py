@@ -6,6 +6,7 @@ Called by `cli.app` for what ends a command, and by commands that go on after a 
 from __future__ import annotations
 
 import errno
+import re
 import sys
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ _REMEDIES: Final = {
     errno.EMFILE: "raise `ulimit -n`",
 }
 _OF_OUTPUT: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EBADF})
+_NO_COMMAND: Final = re.compile(r"No such command (\S+?)\.?(?: Did you mean (?:one of: )?'([^']+)'.*)?")
 
 
 def say(message: str, *remedies: str) -> None:
@@ -60,4 +62,9 @@ def report_usage(error: Any) -> None:
     """Print a usage error of the option parser in our style."""
     context = getattr(error, "ctx", None)
     message = str(error.format_message()).rstrip(".").replace("\n", " ")
-    say(message[:1].lower() + message[1:], f"`{context.command_path} --help`" if context is not None else "")
+    remedy = f"`{context.command_path} --help`" if context is not None else ""
+    unknown = _NO_COMMAND.fullmatch(message)
+    if unknown and context is not None:
+        message = f"no command {unknown[1]}"
+        remedy = f"did you mean `{context.command_path} {unknown[2]}`?" if unknown[2] else remedy
+    say(message[:1].lower() + message[1:], remedy)

@@ -66,7 +66,12 @@ def make_policy_repository(directory: Path, documents: Path) -> PolicyRepository
 
     """
     if directory.exists() and any(directory.iterdir()):
-        raise UsageError(f"{directory} is not empty", remedy="name a new directory for the policy repository")
+        was_ours = (directory / "policy.git").is_dir() and (directory / "work").is_dir()
+        again = f"; with --policy {directory}/work it begins with the policy of this one" if was_ours else ""
+        raise UsageError(
+            f"{directory} is not empty",
+            remedy=f"name a new directory for the policy repository with --policy-git{again}",
+        )
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     repository = PolicyRepository(directory=directory, anchor="")
     public = write_key(repository.key)
