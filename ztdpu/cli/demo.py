@@ -35,6 +35,10 @@ _LEGENDS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ),
 }
 """What the words above a table mean, below it."""
+_UNTRIED: Final = [
+    "sidecar-of-another-endpoint: tokens and claims alone. Here all run as one user, who",
+    "can open every endpoint's socket: ways to another's are not tried on this fabric.",
+]
 
 
 @app.command()
@@ -171,7 +175,9 @@ def _attack_rows(attacks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _sentences(result: dict[str, Any]) -> list[str]:
-    lines = [f"\nTraining: {result['no_training']}."] if result.get("no_training") else []
+    lines = list(_UNTRIED) if result["fabric"] == "userspace" else []
+    if result.get("no_training"):
+        lines.append(f"\nTraining: {result['no_training']}.")
     if wire := result["wire"]:
         lines += [
             f"\nOn the wire: {wire['psp_packets']} PSP packets, {wire['clear_packets']} in clear.",
