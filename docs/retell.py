@@ -53,6 +53,9 @@ class Telling:
         said = self.start(command).communicate(timeout=120)[0]
         # A reader types this in a checkout, which jobs see; ours is a folder that they do not.
         said = re.sub(r"^note: .* is not visible in .*\n", "", said, flags=re.MULTILINE)
+        # Nor has a reader's lab another directory than the usual one.
+        said = re.sub(r"^(other commands find it with: |  \(or, control alone: ).*\n", "", said, flags=re.MULTILINE)
+        said = said.replace(f"{ROOT}/.venv", f"{SHOWN_FOLDER}/.venv")
         return said.replace(str(self.folder), SHOWN_FOLDER).replace(f" --state {STATE}", "").rstrip("\n")
 
     def tell(self, block: str) -> str:
