@@ -298,6 +298,19 @@ async def test_a_start_without_the_repository_keeps_the_last_good_policy(garden:
     assert (await call("policy_status")).source.standing is PolicyStanding.ACCEPTED
 
 
+async def test_a_store_that_lost_the_accepted_files_does_not_begin_at_the_anchor_again(garden: Garden) -> None:
+    process = await garden.start()
+    garden.write("network/red.yaml", None)
+    garden.push()
+    assert not (await calling(process)("sync_policy")).faults
+    with process.fleet.transaction() as transaction:
+        transaction.keep_policy_files([])
+    await process.stop()
+    garden.processes.remove(process)
+    with pytest.raises(StateError, match="accepted commit's files"):
+        await garden.start()
+
+
 async def test_a_first_start_wants_the_repository_and_its_anchor(garden: Garden, tmp_path: Path) -> None:
     with pytest.raises(UnreachableError, match="no policy was accepted yet"):
         await ControlProcess(garden.configuration(repository=str(tmp_path / "nowhere"))).start()

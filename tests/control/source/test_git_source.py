@@ -22,6 +22,7 @@ from ztdpu.errors import (
     PolicyRefusedError,
     UnreachableError,
 )
+from ztdpu.policy.git import history
 from ztdpu.policy.git.history import Moment, judge_history
 from ztdpu.policy.git.objects import read_commit
 
@@ -474,6 +475,17 @@ def test_a_mirror_that_is_gone_or_empty_is_made_again(site: Any) -> None:
 def make_empty(mirror: Path) -> None:
     shutil.rmtree(mirror)
     subprocess.run(["git", "init", "--quiet", "--bare", str(mirror)], check=True)
+
+
+def test_more_commits_than_are_judged_at_once_are_named_as_such(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(3):
+        site.commit()
+    site.push()
+    with monkeypatch.context() as patched:
+        patched.setattr(history, "STEP_LIMIT", 2)
+        with pytest.raises(CommitHistoryError, match="more than 2 new commits"):
+            site.look()
+    assert len(site.look().steps) == 3
 
 
 def test_merges_do_not_read_old_history_again_and_again(site: Any) -> None:

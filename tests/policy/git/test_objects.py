@@ -73,6 +73,10 @@ def test_other_headers_are_part_of_what_is_signed() -> None:
         COMMIT.replace("1700000000 +0100\n\n", "99999999999999999999 +0100\n\n"),
         COMMIT.replace("message", "mess\0age"),
         COMMIT.partition("\n\n")[0],
+        COMMIT.replace("\n\n", f"\ntree {TREE}\n\n", 1),
+        COMMIT.replace("\n\n", f"\nparent {'2' * 40}\n\n", 1),
+        COMMIT.replace("\n\n", f"\ncommitter {PERSON}\n\n", 1),
+        COMMIT.replace("author", f"parent {'1' * 40}\nauthor", 1),
         COMMIT.replace("\n\n", "\ngpgsig a\ngpgsig b\n\n", 1),
         COMMIT.replace("\n\n", "\ngpgsig a\ngpgsig-sha256 b\n\n", 1),
         COMMIT.replace("\n\n", "\ngpgsig \u00e4\n\n", 1),
@@ -111,6 +115,17 @@ def test_entries_that_are_refused(mode: str, name: str, words: str) -> None:
     memory = Memory()
     with pytest.raises(CommitContentError, match=words):
         read_tree(memory, memory.tree({name: (mode, "1" * 40)}), "")
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [(("Red.yaml", "red.yaml"), "there twice"), (("e\u0301.yaml",), "NFC"), (("\u00e9.yaml", "\u00c9.yaml"), "twice")],
+)
+def test_names_that_are_one_file_on_another_machine_are_refused(names: tuple[str, ...], words: str) -> None:
+    memory = Memory()
+    assert len(read_tree(memory, memory.tree(dict.fromkeys(("é.yaml", "e.yaml"), ("100644", "1" * 40))), "")) == 2
+    with pytest.raises(CommitContentError, match=words):
+        read_tree(memory, memory.tree(dict.fromkeys(names, ("100644", "1" * 40))), "")
 
 
 def test_a_difference_names_every_file_and_opens_only_what_differs() -> None:

@@ -23,6 +23,7 @@ def begin_git(source: GitSource, store: Store, clock: Clock, *, lowest_roster_se
 
     Raises:
         UnreachableError: the repository does not answer, and nothing of it was accepted before.
+        StateError: the store lost files of the accepted or held commit.
         CommitError, PolicyRefusedError: the anchor's files do not count, or the kept ones do not compile any more.
 
     """
@@ -31,6 +32,8 @@ def begin_git(source: GitSource, store: Store, clock: Clock, *, lowest_roster_se
         newest = next(iter(transaction.list_policy_commits(limit=1)), None)
         hold = decode_hold(transaction.get_text(HOLD_TEXT))
         files = transaction.get_policy_files(newest.commit_id) if newest else None
+    if newest is not None and files is None:  # beginning at the anchor again would be going back
+        raise StateError("the store does not have the accepted commit's files", remedy="restore it from a backup")
     if newest is None or files is None or (stored_anchor != source.anchor and _has_moved_on(source, newest)):
         newest, files = _anchor(source, store, clock)
         hold = None

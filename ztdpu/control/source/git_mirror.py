@@ -25,7 +25,7 @@ MIRROR_LIMIT_OCTETS: Final = 512 * 1024 * 1024
 TIP_REF: Final = "refs/ztdpu/tip"
 ACCEPTED_REF: Final = "refs/ztdpu/accepted"
 _HEADER_LIMIT_OCTETS: Final = 256
-_FSCK: Final = re.compile(r"fsck error|error: object [0-9a-f]+: ")
+_FSCK: Final = re.compile(r"fsck error|^git fetch: error: (object [0-9a-f]+: |bad [a-z ]+ in commit|bogus )")
 
 
 class GitMirror:

@@ -113,6 +113,12 @@ def _first_parents(objects: Objects, accepted: Commit, tip: str) -> list[Commit]
     following = tip
     while following != accepted.commit_id:
         if len(chain) >= STEP_LIMIT:
+            if is_ancestor(objects, accepted.commit_id, chain[-1]):
+                raise CommitHistoryError(
+                    f"is more than {STEP_LIMIT} new commits after {accepted.short}",
+                    remedy=f"move the branch on in parts of {STEP_LIMIT}, or name a newer anchor and restart control",
+                    where=place(tip),
+                )
             raise _not_forward(objects, accepted, tip, f"not found among {STEP_LIMIT} first parents")
         commit = _read_linked(objects, following)
         chain.append(commit)

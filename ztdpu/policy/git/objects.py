@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -25,6 +26,7 @@ _FOLDER_MODE: Final = "40000"
 _REFUSED_MODES: Final = {"120000": "a symbolic link", "160000": "a submodule"}
 _REFUSED_NAMES: Final = frozenset({".git", ".gitattributes", ".gitmodules", ".lfsconfig"})
 _COMMITTER: Final = re.compile(rb"committer [^\n\0]*> ([0-9]{1,11}) [+-][0-9]{4}")
+_PLACED_HEADERS: Final = (b"tree ", b"parent ", b"author ", b"committer ")
 _ID: Final = re.compile(rb"[0-9a-f]{40}|[0-9a-f]{64}")
 _HASHES: Final[Mapping[int, Callable[[bytes], str]]] = {
     40: lambda octets: hashlib.sha1(octets, usedforsecurity=False).hexdigest(),
@@ -93,7 +95,9 @@ def read_commit(objects: Objects, commit_id: str) -> Commit:
         parents.append(_after(lines, 1 + len(parents), b"parent ", commit_id))
     rest = lines[1 + len(parents) :]
     committer = _COMMITTER.fullmatch(rest[1]) if len(rest) > 1 and rest[0].startswith(b"author ") else None
-    if committer is None:
+    # Git takes the first of each and passes over what stands elsewhere; another reader may not.
+    is_odd = any(line.startswith(_PLACED_HEADERS) for line in rest[2:]) or len(set(parents)) != len(parents)
+    if committer is None or is_odd:
         raise _malformed(commit_id, "commit")
     signature, payload_lines = _split_signature(lines, _SIGNATURE_HEADERS[len(commit_id)], commit_id)
     return Commit(
@@ -149,14 +153,21 @@ def read_tree(objects: Objects, tree: str, folder: str) -> dict[str, Entry]:
     _check_hash(tree, "tree", content)
     width, offset = len(tree) // 2, 0
     entries: dict[str, Entry] = {}
+    spellings: set[str] = set()
     while offset < len(content):
         end = content.find(b"\0", offset)
         mode, _, raw_name = content[offset:end].partition(b" ")
         if end < 0 or end + 1 + width > len(content):
             raise _malformed(tree, "tree")
         name = _check_name(raw_name, folder)
-        if name in entries:
-            raise CommitContentError("is there twice", where=Location(file=_join(folder, name), line=0))
+        spelling = unicodedata.normalize("NFC", name.casefold())
+        if spelling in spellings:
+            raise CommitContentError(
+                "is there twice",
+                remedy="a name that differs in capitals only is the same file on some machines: rename one",
+                where=Location(file=_join(folder, name), line=0),
+            )
+        spellings.add(spelling)
         entry = Entry(mode=mode.decode("ascii", errors="replace"), object_id=content[end + 1 : end + 1 + width].hex())
         _check_mode(entry, _join(folder, name))
         entries[name] = entry
@@ -243,6 +254,12 @@ def _check_name(raw: bytes, folder: str) -> str:
         name = raw.decode("utf-8")
     except UnicodeDecodeError:
         raise CommitContentError(f"a file name is not UTF-8: {raw[:64]!r}", where=where) from None
+    if unicodedata.normalize("NFC", name) != name:
+        raise CommitContentError(
+            f"the name {name[:64]!r} is not in Unicode's composed form (NFC)",
+            remedy="git config core.precomposeUnicode true, and add it again",
+            where=where,
+        )
     if not name or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
         raise CommitContentError(f"{name[:64]!r} is no file name", where=where)
     if len(_join(folder, name)) > PATH_LIMIT_CHARACTERS:
