@@ -173,3 +173,16 @@ def test_the_signed_result_alone(answer_with: Any, capsys: Any) -> None:
     answer_with(report())
     with pytest.raises(StateError, match="no signed result"):
         attestation.show("dpu-0", ear=attestation.EarForm.CWT)
+
+
+def test_findings_with_one_cause_share_a_heading():
+    def finding(code: str, index: int) -> Finding:
+        return Finding(
+            code=code, message=f"m{index}", dimension=Dimension.EXECUTABLES, claim=96, index=index,
+            expected=(">= 1",), seen="0", source="a.yaml:1:1",
+        )  # fmt: skip
+
+    lines = attestation.findings_lines([finding("low", 1), finding("other", 2), finding("low", 3)], "  ")
+    assert lines[0] == "  low, 2 times; executables becomes 96"
+    assert lines[1:3] == [f"    index {n}: m{n}; expected >= 1, seen 0; by a.yaml:1:1" for n in (1, 3)]
+    assert lines[3].startswith("  other (index 2): m2")

@@ -214,8 +214,30 @@ def _short(word: str) -> str:
 
 def _print_findings(findings: Iterable[Finding]) -> None:
     print()
-    lines = [part for one in findings for line in finding_lines(one) for part in wrapped(plain(line))]
+    lines = [part for line in findings_lines(findings) for part in wrapped(plain(line))]
     print("\n".join(lines) if lines else "no findings: everything is as expected")
+
+
+def findings_lines(findings: Iterable[Finding], indent: str = "") -> list[str]:
+    """All findings for people; those with one code share a heading, one line each below it."""
+    groups: dict[tuple[str, str, int], list[Finding]] = {}
+    for one in findings:
+        groups.setdefault((one.code, str(one.dimension), one.claim), []).append(one)
+    lines: list[str] = []
+    for (code, dimension, claim), alike in groups.items():
+        if len(alike) == 1:
+            lines += finding_lines(alike[0], indent)
+            continue
+        lines.append(f"{indent}{code}, {len(alike)} times; {dimension} becomes {claim}")
+        lines += [f"{indent}  {_in_one_line(one)}" for one in alike]
+    return lines
+
+
+def _in_one_line(one: Finding) -> str:
+    place = f"index {one.index}: " if one.index is not None else ""
+    expected = f"; expected {', '.join(map(_short, one.expected))}" if one.expected else ""
+    seen = f", seen {_short(one.seen)}" if one.seen else ""
+    return f"{place}{one.message}{expected}{seen}{f'; by {one.source}' if one.source else ''}"
 
 
 def finding_lines(one: Finding, indent: str = "") -> list[str]:

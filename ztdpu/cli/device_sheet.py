@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from ztdpu.cli.attestation import finding_lines
+from ztdpu.cli.attestation import findings_lines
 from ztdpu.cli.connection import as_age, as_time
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _tree(conditions: Sequence[Condition], findings: Sequence[Finding]) -> list[
         is_last = number == len(conditions) - 1
         lines.append(f"  {'└─' if is_last else '├─'} {_condition(one)}")
         if one.name == "attested":
-            lines += [line for finding in findings for line in finding_lines(finding, "  │      ")]
+            lines += findings_lines(findings, "  │      ")
     return lines
 
 
