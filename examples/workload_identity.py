@@ -37,7 +37,7 @@ def join(token: str, rank: int) -> str:
     options = [("grpc.default_authority", "localhost")]
     place = os.environ.get("SPIFFE_ENDPOINT_SOCKET")
     if not place:
-        raise SystemExit("error: SPIFFE_ENDPOINT_SOCKET is not set: run it with `ztdpu lab exec ENDPOINT --`")
+        raise SystemExit("error: SPIFFE_ENDPOINT_SOCKET is not set: run it in an endpoint, as the lines above do")
     with grpc.insecure_channel(place, options=options) as channel:
         sidecar = sidecar_pb2_grpc.SidecarServiceStub(channel)
         try:
