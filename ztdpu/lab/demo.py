@@ -154,10 +154,9 @@ class Demo:
             self.score.note_fault(str(error))
 
     def _start_warden(self) -> None:
-        """Without namespaces nothing would end with us if we were killed."""
-        if self.score.fabric is Fabric.USERSPACE:
-            command = [sys.executable, "-m", "ztdpu.lab.warden", str(os.getpid()), str(self.state)]
-            self._warden = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        """Nothing of the lab would end with us if we were killed."""
+        command = [sys.executable, "-m", "ztdpu.lab.warden", str(os.getpid()), str(self.state)]
+        self._warden = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def _clean(self) -> None:
         """Take the lab down, once; signals wait."""
@@ -238,6 +237,8 @@ class Demo:
             process.wait()
             raise
         if process.returncode != 0:
+            # `lab up` that refuses leaves nothing of its own: what is there now is another's, not ours to take down.
+            self._is_clean = self._is_clean or (verb == "up" and process.returncode > 0)
             raise _error_of(said)
 
     # --- training ---

@@ -2,8 +2,8 @@
 
     python -m ztdpu.lab.warden PID STATE
 
-Started by the demo where nothing else ends with it: without namespaces no kernel takes the lab's processes away. In a
-session of its own, so that a terminal's Ctrl-C does not reach it; the demo ends it when it has cleaned up itself.
+Started by the demo, for a kill that it cannot catch. In a session of its own, so that a terminal's Ctrl-C does not
+reach it; the demo ends it when it has cleaned up itself.
 """
 
 from __future__ import annotations
