@@ -125,7 +125,8 @@ def start_lab(
             if plan is not None and plan.policy_git:
                 shutil.rmtree(Path(plan.policy_git).parent, ignore_errors=True)
             if isinstance(error, OSError):
-                raise MachineError(f"this machine refuses: {error}", remedy=_FABRICS) from error
+                cause = error.args[0][0][2] if isinstance(error, shutil.Error) else error
+                raise MachineError(f"this machine refuses: {cause}", remedy=_FABRICS) from error
             raise
     return record
 

@@ -91,7 +91,7 @@ def require_owner(state: Path) -> None:
 def locked(state: Path) -> Iterator[None]:
     """Hold the state directory (made when missing): two commands that build or clear it do not mix."""
     try:
-        if state.parent == RUNTIME_DIRECTORY:
+        if state.parent in {RUNTIME_DIRECTORY, real_path(RUNTIME_DIRECTORY)}:  # a link there was followed to get here
             make_runtime_directory(RUNTIME_DIRECTORY)
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
