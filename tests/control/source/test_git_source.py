@@ -118,6 +118,16 @@ def unsigned_merge_parent(site: Any) -> None:
     merge(site, side_by="", merge_by="ops")
 
 
+def unsigned_below_a_merge_parent(site: Any) -> None:
+    site.git("checkout", "--quiet", "-b", "side")
+    site.commit({BLUE: policy("blue", labels="{a: b}")}, by="")
+    site.commit({BLUE: policy("blue", labels="{a: c}")})
+    side = site.head
+    site.git("checkout", "--quiet", "main")
+    tree = site.git("rev-parse", f"{side}^{{tree}}").strip()
+    site.commit_tree(tree, parents=("HEAD", side))
+
+
 def unsigned_merge(site: Any) -> None:
     merge(site, side_by="ops", merge_by="")
 
@@ -305,6 +315,7 @@ KINDS: list[tuple[Callable[[Any], None], type[Exception], str]] = [
     (two_signatures, CommitContentError, "more than one signature"),
     (unsigned_below_a_signed_tip, CommitSignatureError, "is not signed"),
     (unsigned_merge_parent, CommitSignatureError, "merged by"),
+    (unsigned_below_a_merge_parent, CommitSignatureError, "merged by"),
     (unsigned_merge, CommitSignatureError, "is not signed"),
     (merge_by_who_does_not_own_what_it_brings, CommitOwnerError, "does not own"),
     (older_signed_commit, CommitHistoryError, "moved back"),
