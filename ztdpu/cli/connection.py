@@ -30,8 +30,11 @@ def connect(server: str | None) -> ControlClient:
 
     # gRPC's own log lines are for its developers; what went wrong is said in our words.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from ztdpu.errors import UsageError
     from ztdpu.rpc.client import ControlClient
 
+    if server == "":  # an unset variable of a script must not end at another control
+        raise UsageError("--server is empty", remedy="name control, or leave --server out for the lab's")
     client = ControlClient.connect(server)
     if sys.stderr.isatty():
         client.on_slow = lambda: print("waiting for control ...", file=sys.stderr, flush=True)
