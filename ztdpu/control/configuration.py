@@ -68,7 +68,7 @@ class GitPolicy(Section):
     poll_s: float = Field(default=30, ge=0.2, le=86_400, alias="pollS")
     """Seconds between two looks at the repository, a tenth more or less."""
     deadline_s: float = Field(default=30, ge=1, le=600, alias="deadlineS")
-    """Seconds that one look may take; git is ended then."""
+    """Seconds that each step of a look may take (asking, fetching, reading objects); git is ended then."""
     deploy_key_file: Path | None = None
     """Private key for `ssh://`, without a passphrase."""
     known_hosts_file: Path | None = None
