@@ -66,7 +66,7 @@ async def test_a_warning_that_gets_no_lease_keeps_its_identity(
 
 
 async def test_who_refuses_the_tier_is_named(plant: Any, admin: Any, make_agent: Any, process: ControlProcess) -> None:
-    """A tenant that would bear the warning goes dark with the others on the device, and its operator sees whose doing."""
+    """One tenant that bears the warning is enough for a lease; whose keys are withheld, and why, stands beside it."""
     declare_vulnerable(plant)
     tolerant = plant.policy_dir / "attestation" / "tolerant.yaml"
     text = (plant.policy_dir / "attestation" / "standard.yaml").read_text()
@@ -89,11 +89,16 @@ async def test_who_refuses_the_tier_is_named(plant: Any, admin: Any, make_agent:
         False,
         f"warning: policy gives this tier no lease: tenants {names} on this device",
     )
-    strict = f"warning: policy gives this tier no lease: tenant {there[-1]} on this device"
-    assert await attest_with_tolerant(*there[:-1]) == (False, strict)
+    is_leased, reason = await attest_with_tolerant(*there[:-1])
+    assert is_leased
+    assert f"no keys of {there[-1]}: tenant {there[-1]} refuses the tier; " in reason
+    withheld = {name: (await admin.get_tenant(name)).withheld for name in there}
+    assert withheld[there[-1]] == ("dpu-0: the tenant's AppraisalPolicy does not allow tier warning",)
+    assert not any(withheld[name] for name in there[:-1])
     is_leased, reason = await attest_with_tolerant(there[-1])
     assert is_leased
-    assert "no lease" not in reason
+    assert "no keys" not in reason
+    assert not (await admin.get_tenant(there[-1])).withheld
 
 
 async def test_a_warning_enrols_nobody_without_a_lease(plant: Any, admin: Any, make_agent: Any) -> None:

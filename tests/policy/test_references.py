@@ -69,7 +69,7 @@ def test_the_strictest_tenant_of_a_device_decides(repository: Path) -> None:
     assert DebugState.ENABLED in both_lenient.allowed_debug_states
     assert both_lenient.allowed_modes == {OperationalMode.NORMAL, OperationalMode.RECOVERY}
     mixed = policy_with("spec: {appraisalPolicy: lenient}\n", "spec: {appraisalPolicy: strict}\n")
-    assert mixed.lease_tiers == {Tier.AFFIRMING}
+    assert mixed.lease_tiers == {Tier.AFFIRMING, Tier.WARNING}, "tiers count per tenant"
     assert mixed.allowed_modes == {OperationalMode.NORMAL}
     assert DebugState.ENABLED not in mixed.allowed_debug_states
     assert mixed.maximum_evidence_age_s == 30

@@ -86,6 +86,8 @@ class Grant:
     duration_ms: int
     generation: int
     sealed_epoch_keys: bytes
+    withheld_networks: frozenset[bytes] = frozenset()
+    """Networks of this device that it may not use in its tier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +242,7 @@ class Attester:
                 duration_ms=result.lease.duration_ms,
                 generation=result.lease.generation,
                 sealed_epoch_keys=result.lease.sealed_epoch_keys,
+                withheld_networks=frozenset(result.lease.withheld_networks),
             )
         if offered and result.svid:
             self._binding = offered

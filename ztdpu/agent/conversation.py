@@ -8,6 +8,7 @@
 | config      | checked against revision, generation and roster; to the worker; then virtual functions                |
 | sa          | to the exchange                                                                                       |
 | revocation  | worker deletes everything of that device, then newer epoch keys, then the acknowledgement             |
+| withholding | the same, of some networks of a peer or of this device, which keeps its lease                         |
 | epoch_keys  | opened with the KEM keys of the last lease requests                                                   |
 | rotate      | to the worker                                                                                         |
 | workloads,  | to the sidecar, at once                                                                               |
@@ -23,12 +24,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from ztdpu.agent import mailbox, tables_delivery
+from ztdpu.agent.attester import Grant
 from ztdpu.agent.configuration import AgentSpec
 from ztdpu.agent.exchange_shell import ExchangeShell
 from ztdpu.agent.floors import load_floors, raise_floors
@@ -41,8 +43,8 @@ from ztdpu.agent.start_files import StartFiles
 from ztdpu.agent.supervisor import Supervisor
 from ztdpu.agent.tables_delivery import Delivery
 from ztdpu.agent.virtual_functions import VirtualFunctions
+from ztdpu.agent.withheld import Withheld
 from ztdpu.errors import RefusedError, RosterError, StateError, ZtdpuError
-from ztdpu.keys.epoch import EpochKey, epoch_context, kem_public_octets, open_epoch_keys
 from ztdpu.trust.roster import Roster, verify_roster
 from ztdpu.v1 import agent_pb2
 
@@ -94,6 +96,7 @@ class Conversation:
         """What the present worker enforces."""
         self._applying = asyncio.Lock()
         """Control's message and a fresh worker may both want tables applied."""
+        self._withheld = Withheld()
         self._revoked: dict[str, int] = {}
         """Device -> generation of its newest revocation."""
         self._seen_generation = 0
@@ -129,7 +132,8 @@ class Conversation:
         if self._peers is None:
             return "list of peers"
         epochs = self._exchange.epochs
-        keyless = [one.tenant for one in self._delivery.tables.networks if one.network_id.hex() not in epochs]
+        networks = [one for one in self._delivery.tables.networks if one.network_id not in self._withheld.own]
+        keyless = [one.tenant for one in networks if one.network_id.hex() not in epochs]
         return f"epoch key of {', '.join(sorted(keyless)[:8])}" if keyless else ""
 
     async def set_ear_key(self, public_key: bytes) -> None:
@@ -162,8 +166,10 @@ class Conversation:
 
     def accept(self, message: agent_pb2.ControlMessage) -> None:
         """Begin a revocation, queue anything else. Raises StateError when too much waits."""
-        if message.WhichOneof("message") == "revocation":
-            task = asyncio.create_task(self._revoke(message.revocation), name="revocation")
+        kind = message.WhichOneof("message")
+        if kind in ("revocation", "withholding"):
+            step = self._revoke(message.revocation) if kind == "revocation" else self._withhold(message.withholding)
+            task = asyncio.create_task(step, name=kind)
             self._revocations.add(task)
             task.add_done_callback(self._revocations.discard)
             return
@@ -201,7 +207,8 @@ class Conversation:
             case "config":
                 await self._take_config(message.config)
             case "epoch_keys":
-                self.take_epoch_keys(message.epoch_keys.sealed)
+                keys = message.epoch_keys
+                await self._take_epoch_keys(keys.sealed, keys.generation, keys.withheld_networks)
             case _:
                 warn("message-unknown")
 
@@ -214,6 +221,21 @@ class Conversation:
         with self._noting("revocation"):
             async with self._revoking:
                 await self._take_revocation(message)
+
+    async def _withhold(self, message: agent_pb2.Withholding) -> None:
+        # As with a revocation, what is behind it in the stream is carried out later than this.
+        networks, is_own = frozenset(message.networks), message.device == self._spec.device
+        if is_own:
+            self._withheld.withhold_own(networks, message.generation)
+        else:
+            self._withheld.withhold(message.device, networks, message.generation)
+        self._exchange.withhold(networks, None if is_own else message.device)
+        with self._noting("withholding"):
+            async with self._revoking:
+                self.tell_worker_withheld()
+                await self._remove_lost()
+                self._settle(message.generation, message.sealed_epoch_keys)
+                log("networks-withheld", device=message.device, generation=message.generation, networks=len(networks))
 
     @contextmanager
     def _noting(self, kind: str) -> Iterator[None]:
@@ -261,7 +283,12 @@ class Conversation:
         # A list made before a revocation may arrive after it: it does not bring the revoked device back.
         generation, self._judged = self._peers.generation, now or self._peers_received
         standing = [one for one in self._peers.peers if generation > self._revoked.get(one.device, -1)]
-        live = self._book.judge(standing, roster=self._roster, tables=self._delivery.tables, now=self._judged)
+        withheld = {
+            one.device: self._withheld.between(one.device, one.withheld_networks, generation) for one in standing
+        }
+        live = self._book.judge(
+            standing, roster=self._roster, tables=self._delivery.tables, now=self._judged, withheld=withheld
+        )
         try:
             self._floors = raise_floors(self._spec.floors_folder, self._floors, peers=self._book.floors)
         except StateError as error:
@@ -270,6 +297,7 @@ class Conversation:
         for device in self._exchange.set_peers(live):
             # Stale or restarted, nothing was found against it: its flows outlive the outage. A revocation says so.
             await self._remove_at_worker(device, cut_flows=False)
+        await self._remove_lost()
 
     async def _take_config(self, message: agent_pb2.Config) -> None:
         delivery = tables_delivery.open_delivery(
@@ -307,40 +335,55 @@ class Conversation:
 
     async def _take_revocation(self, message: agent_pb2.Revocation) -> None:
         await self._remove_at_worker(message.device, cut_flows=True)
-        self._exchange.set_revocation(message.generation)
-        if message.sealed_epoch_keys:
-            keys = self._open_epoch_keys(message.sealed_epoch_keys)
-            self._exchange.set_epoch_keys(keys, after_revocation=True)
-        self._seen_generation = max(self._seen_generation, message.generation)
-        acknowledgement = agent_pb2.RevocationApplied(generation=message.generation)
-        self._send(agent_pb2.AgentMessage(revocation_applied=acknowledgement))
+        self._settle(message.generation, message.sealed_epoch_keys)
         log("peer-revoked", peer=message.device, cause=message.cause, generation=message.generation)
 
-    def take_epoch_keys(self, sealed: bytes) -> None:
-        """Open epoch keys with the key of one of the last lease requests. Raises the last refusal."""
-        self._exchange.set_epoch_keys(self._open_epoch_keys(sealed))
+    def _settle(self, generation: int, sealed_epoch_keys: bytes) -> None:
+        """SAs are deleted: newer epoch keys, and then the acknowledgement."""
+        self._exchange.set_revocation(generation)
+        if sealed_epoch_keys:
+            keys = self._kem_keys.open_epoch_keys(sealed_epoch_keys, self._spec.device)
+            self._exchange.set_epoch_keys(keys, generation=generation, after_revocation=True)
+        self._seen_generation = max(self._seen_generation, generation)
+        acknowledgement = agent_pb2.RevocationApplied(generation=generation)
+        self._send(agent_pb2.AgentMessage(revocation_applied=acknowledgement))
 
-    def _open_epoch_keys(self, sealed: bytes) -> tuple[EpochKey, ...]:
-        refusal: RefusedError = RefusedError("no lease was asked for yet")
-        for key in self._kem_keys.candidates:
-            context = epoch_context(self._spec.device, kem_public_octets(key))
-            try:
-                return open_epoch_keys(sealed, kem_private_key=key, context=context)
-            except RefusedError as error:
-                refusal = error
-        raise refusal
+    async def take_grant(self, grant: Grant) -> None:
+        """Take the keys that came with a lease, and what is not for this device. Raises the last refusal."""
+        async with self._changing:
+            await self._take_epoch_keys(grant.sealed_epoch_keys, grant.generation, grant.withheld_networks)
 
-    async def _remove_at_worker(self, device: str, *, cut_flows: bool) -> None:
-        """Return once nothing of `device` is accepted any more; a worker that does not answer is ended for it."""
+    async def _take_epoch_keys(self, sealed: bytes, generation: int, withheld: Iterable[bytes]) -> None:
+        """Open epoch keys with the key of one of the last lease requests; networks that are withheld end here."""
+        keys = self._kem_keys.open_epoch_keys(sealed, self._spec.device)
+        self._exchange.set_epoch_keys(keys, generation=generation)
+        if self._withheld.set_own(withheld, generation):
+            self.tell_worker_withheld()
+            self._exchange.withhold(self._withheld.own)
+            await self._judge_peers()
+            await self._remove_lost()
+
+    def tell_worker_withheld(self) -> None:
+        """Have the worker (a fresh one too) move nothing in networks that are not for this device."""
+        self._tell_worker(mailbox.SetWithheld(sorted(self._withheld.own)))
+
+    async def _remove_lost(self) -> None:
+        """Delete SAs of networks that peers lost; their flows wait, as through an outage."""
+        for device, networks in self._exchange.take_lost().items():
+            await self._remove_at_worker(device, cut_flows=False, networks=sorted(networks))
+
+    async def _remove_at_worker(self, device: str, *, cut_flows: bool, networks: Sequence[bytes] = ()) -> None:
+        """Return once nothing of `device` (in `networks`, if any) is accepted; a silent worker is ended for it."""
         channel = self._channel()
         if channel is None:
             await self._supervisor.end_leaving_worker()
             return
         token = channel.next_token()
         try:
-            question = mailbox.RemovePeer(token, device, cut_flows)
+            question = mailbox.RemovePeer(token, device, cut_flows, list(networks))
             await channel.ask(question, mailbox.PeerRemoved, key=token, limit_s=REMOVE_LIMIT_S)
-            self._exchange.forget_installed(device)  # what was installed before the worker removed it is gone too
+            if not networks:
+                self._exchange.forget_installed(device)  # what was installed before the worker removed it is gone too
         except StateError as error:
             warn("worker-ended-for-a-peer", peer=device, cause=error.message)
             await self._supervisor.end_worker()

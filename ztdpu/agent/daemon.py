@@ -235,7 +235,7 @@ class Daemon:
         if answer.grant is None:
             return words.Refused(state=answer.state, reason=answer.reason, interval_ms=answer.interval_ms)
         self._kem_keys.granted()
-        self._conversation.take_epoch_keys(answer.grant.sealed_epoch_keys)
+        await self._conversation.take_grant(answer.grant)
         await self._conversation.judge_again(datetime.now(UTC))
         return words.Granted(
             duration_ms=answer.grant.duration_ms,
@@ -310,6 +310,7 @@ class Daemon:
             await self._conversation.apply_tables()
         except ZtdpuError as error:
             warn("tables-not-applied", cause=error.message)
+        self._conversation.tell_worker_withheld()
         self._renew_exchange()
         self._exchange.hint_all("restart", after_s=SELF_ASKED_S)
         self._feed(words.WorkerUp())

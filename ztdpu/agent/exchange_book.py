@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -66,6 +66,10 @@ class ExchangeBook:
         self._peers: dict[str, PeerState] = {}
         self._networks: dict[bytes, NetworkTable] = {}
         self._epoch_keys: dict[bytes, EpochKey] = {}
+        self._keys_generation = 0
+        """Of the newest delivery of epoch keys: an older one that comes later is not what control wants now."""
+        self._lost: dict[str, set[bytes]] = {}
+        """Peer -> networks withheld since the worker was told last."""
         self._generation = 0
         self._revocation_generation = 0
         self._hints = Hints()
@@ -104,14 +108,15 @@ class ExchangeBook:
     def set_networks(self, networks: Sequence[NetworkTable]) -> None:
         """Take the networks of the tables in force."""
         self._networks = {network.network_id: network for network in networks}
-        for network_id in [one for one in self._epoch_keys if one not in self._networks]:
-            del self._epoch_keys[network_id]
-            if self._machine is not None:
-                self._machine.remove_network(network_id)
+        self._forget_networks(self._epoch_keys.keys() - self._networks.keys())
         self._awake.set()
 
-    def set_epoch_keys(self, keys: Sequence[EpochKey], *, after_revocation: bool = False) -> None:
-        """Take epoch keys; networks not named keep theirs. After a revocation the epochs before end at once."""
+    def set_epoch_keys(self, keys: Sequence[EpochKey], *, generation: int, after_revocation: bool = False) -> None:
+        """Take the keys of all networks; one not named is forgotten. After a revocation earlier epochs end."""
+        if generation < self._keys_generation:
+            return
+        self._keys_generation = generation
+        self._forget_networks(self._epoch_keys.keys() - {key.network_id for key in keys})
         grace_s = None if after_revocation else read_clock_s()
         for key in keys:
             known = self._epoch_keys.get(key.network_id)
@@ -121,6 +126,39 @@ class ExchangeBook:
             if self._machine is not None:
                 self._machine.set_epoch_key(key.network_id, key.network_generation, key.epoch, key.key, now_s=grace_s)
         self._awake.set()
+
+    def _forget_networks(self, network_ids: Iterable[bytes]) -> None:
+        for network_id in network_ids:
+            del self._epoch_keys[network_id]
+            if self._machine is not None:
+                self._machine.remove_network(network_id)
+
+    def withhold(self, networks: frozenset[bytes], device: str | None = None) -> None:
+        """From now on nothing of these networks is asked, answered or installed with `device` (None: with anybody)."""
+        for name, state in self._peers.items():
+            if device in (None, name) and state.peer.networks & networks:
+                lost = state.peer.networks & networks
+                peer = replace(state.peer, networks=state.peer.networks - lost, withheld=state.peer.withheld | lost)
+                if self._machine is not None:
+                    self._machine.set_peer(peer, now_s=read_clock_s())
+                self._renew_peer(name, state, peer)
+        self._awake.set()
+
+    def take_lost(self) -> dict[str, set[bytes]]:
+        """Peers and networks whose SAs the worker must delete, since the last call."""
+        lost, self._lost = self._lost, {}
+        return lost
+
+    def _renew_peer(self, device: str, state: PeerState, peer: Peer) -> None:
+        """The same worker as before, perhaps in fewer networks."""
+        gone = state.peer.networks - peer.networks
+        if gone:
+            self._lost.setdefault(device, set()).update(gone)
+            state.installed = {use for use in state.installed if use[0] not in gone}
+            state.wanted = {use for use in state.wanted if use[0] not in gone}
+        if gone or state.peer.offer_public_key.public_numbers() != peer.offer_public_key.public_numbers():
+            state.outstanding = None
+        state.peer = peer
 
     def clear_epoch_keys(self) -> None:
         """The lease ended: nothing is offered or taken until keys come with a new one."""
@@ -144,9 +182,7 @@ class ExchangeBook:
                 # What it may still hold from before, nobody opens here.
                 self._hints.owe(name, "restart", read_clock_s() + SELF_ASKED_S)
             else:
-                if known.peer.offer_public_key.public_numbers() != peer.offer_public_key.public_numbers():
-                    known.outstanding = None
-                known.peer = peer
+                self._renew_peer(name, known, peer)
         self._awake.set()
         return ended
 

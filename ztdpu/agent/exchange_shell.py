@@ -193,7 +193,7 @@ class ExchangeShell(ExchangeBook):
         if state is None or self._peers.get(event.device) is not state:
             return  # the peer went away or restarted meanwhile, and with it what was installed
         for grant, spi in zip(event.grants, answer.spis, strict=False):
-            if spi:
+            if spi and grant.network_id in state.peer.networks:
                 state.installed.add((grant.network_id, int(grant.use)))
                 state.wanted.discard((grant.network_id, int(grant.use)))
         state.outstanding = None

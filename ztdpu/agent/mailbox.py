@@ -123,6 +123,16 @@ class RemovePeer(Message):
     peer: str
     cut_flows: bool
     """It was shut out: its conversations are over too. Else they wait for new SAs, as through any outage."""
+    networks: list[bytes] = field(default_factory=list)
+    """Only SAs of these networks; none named: of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetWithheld(Message):
+    """Networks that are not for this device now: nothing of them moves, not even between its own endpoints."""
+
+    WORD: ClassVar[str] = "set-withheld"
+    networks: list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,9 +297,9 @@ MESSAGES: Final[Mapping[str, type[Message]]] = MappingProxyType(
         kind.WORD: kind
         for kind in (
             Configure, AttachEndpoint, DetachEndpoint, ApplyTables, SetLease, AllocateSas, InstallSas, ActivateSas,
-            RemovePeer, RotateMasterKey, GetStatistics, WorkerReady, TablesApplied, TablesRefused, SasWanted,
-            SasAllocated, SasInstalled, SaDeleted, PeerRemoved, MasterKeyRotated, EndpointDown, AuditNoted, ClockDoubt,
-            Statistics,
+            RemovePeer, SetWithheld, RotateMasterKey, GetStatistics, WorkerReady, TablesApplied, TablesRefused,
+            SasWanted, SasAllocated, SasInstalled, SaDeleted, PeerRemoved, MasterKeyRotated, EndpointDown, AuditNoted,
+            ClockDoubt, Statistics,
         )
     }
 )  # fmt: skip

@@ -17,7 +17,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from ztdpu.keys.kem import KemKey, kem_key_from_parts
+from ztdpu.errors import RefusedError
+from ztdpu.keys.epoch import EpochKey, epoch_context, open_epoch_keys
+from ztdpu.keys.kem import KemKey, kem_key_from_parts, kem_public_octets
 from ztdpu.rpc.possession import hello_octets, lease_request_octets, possession_octets
 
 
@@ -122,6 +124,18 @@ class LeaseKemKeys:
         """Keys to try, newest first; the one asked with counts, since a push may overtake its grant."""
         asked = (self._asked,) if self._asked is not None else ()
         return (*asked, *self._granted)
+
+    def open_epoch_keys(self, sealed: bytes, device: str) -> tuple[EpochKey, ...]:
+        """Epoch keys that control sealed to one of these for `device`. Raises the last refusal."""
+        refusal: RefusedError = RefusedError("no lease was asked for yet")
+        for key in self.candidates:
+            try:
+                return open_epoch_keys(
+                    sealed, kem_private_key=key, context=epoch_context(device, kem_public_octets(key))
+                )
+            except RefusedError as error:
+                refusal = error
+        raise refusal
 
 
 def _spki(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -63,16 +63,24 @@ class PeerBook:
         return True
 
     def judge(
-        self, peers: Sequence[agent_pb2.Peer], *, roster: Roster, tables: DeviceTables, now: datetime
+        self,
+        peers: Sequence[agent_pb2.Peer],
+        *,
+        roster: Roster,
+        tables: DeviceTables,
+        now: datetime,
+        withheld: Mapping[str, frozenset[bytes]],
     ) -> dict[str, Peer]:
         """Return the peers that count and share a network with us, by device. Each is judged on its own.
 
+        `withheld` has for each of them the networks that are not to be used with it; one with no other is no peer.
         `now` decides freshness: when control sent the list, or, while control answers, the present.
         """
         needed = networks_by_device(tables)
         live: dict[str, Peer] = {}
         for peer in peers:
-            networks = needed.get(peer.device, frozenset())
+            barred = withheld.get(peer.device, frozenset())
+            networks = needed.get(peer.device, frozenset()) - barred
             if peer.device == self._spec.device or not networks:
                 continue
             try:
@@ -87,7 +95,7 @@ class PeerBook:
             self.floors[device_id] = verified.floor
             hosted = {network.network_id for network in verified.networks}
             party = Party(verified.ueid, verified.binding_sha256, peer.worker_instance)
-            live[peer.device] = Peer(peer.device, party, verified.offer_public_key, networks & hosted)
+            live[peer.device] = Peer(peer.device, party, verified.offer_public_key, networks & hosted, barred & hosted)
         return live
 
     def settle(self, live: Mapping[str, Peer], written: Mapping[str, PeerFloor], *, roster: Roster) -> dict[str, Peer]:

@@ -22,9 +22,11 @@ from ztdpu.control.doors.hub import (
     PeerView,
     RevocationPush,
     RosterPush,
+    WithholdingPush,
 )
 from ztdpu.control.fleet_state import FleetState
 from ztdpu.control.source import Desired
+from ztdpu.control.store.store import Transaction
 from ztdpu.errors import NotFoundError, PermissionDeniedError
 from ztdpu.keys.epoch import EpochKey, epoch_context, seal_epoch_keys
 from ztdpu.model.device import DeviceState
@@ -61,14 +63,22 @@ class Fleet(FleetState):
 
     # --- sealing and telling ---
 
-    def seal_epoch_keys(self, device: str, kem_public_key: bytes) -> bytes:
-        """Current keys of the device's networks, sealed; empty for a device without any.
+    def withheld_on(self, device: str) -> frozenset[str]:
+        """Networks of the device that are not for it in the tier of its last appraisal."""
+        return self.desired.withheld_on(device, self.record(device).tier)
+
+    def seal_epoch_keys(self, device: str, kem_public_key: bytes, *, tier: str = "") -> bytes:
+        """Current keys of the device's networks that allow `tier` (default: that of its last appraisal), sealed.
+
+        Empty for a device without any.
 
         Raises:
             ExchangeError: the key is none of the KEM.
 
         """
-        keys: tuple[EpochKey, ...] = self.epochs.keys_of(self.desired.networks_on(device))
+        keys: tuple[EpochKey, ...] = self.epochs.keys_of(
+            set(self.desired.networks_on(device)) - self.desired.withheld_on(device, tier or self.record(device).tier)
+        )
         if not keys:
             return b""
         return seal_epoch_keys(keys, kem_public_key=kem_public_key, context=epoch_context(device, kem_public_key))
@@ -86,14 +96,23 @@ class Fleet(FleetState):
         """The same; `seen` has every device that was looked at in this moment: many lists name the same peers."""
         if not self.is_leased(device):
             return ()
-        found = []
+        found, mine = [], self.withheld_on(device)
         for peer in self.desired.peers_of(device):
             if peer not in seen:
                 seen[peer] = self._view(peer) if self.is_leased(peer) else None
             view = seen[peer]
             if view is not None:
-                found.append(view)
+                withheld = mine | self.withheld_on(peer)
+                found.append(
+                    replace(view, withheld_networks=self._shared(device, peer, withheld)) if withheld else view
+                )
         return tuple(found)
+
+    def _shared(self, device: str, peer: str, networks: frozenset[str]) -> tuple[bytes, ...]:
+        """Ids of those of `networks` that both devices are in."""
+        return self.desired.network_ids(
+            networks.intersection(self.desired.networks_on(device), self.desired.networks_on(peer))
+        )
 
     def set_worker_instance(self, device: str, worker_instance: bytes) -> None:
         """A worker said hello; peers address it by this."""
@@ -180,7 +199,7 @@ class Fleet(FleetState):
             self._told_peers.pop(device, None)
             return
         now_ms, peers = self.now().unix_ms, self._peers_of(device, seen)
-        names = tuple((peer.device, peer.key_binding, peer.worker_instance) for peer in peers)
+        names = tuple((one.device, one.key_binding, one.worker_instance, one.withheld_networks) for one in peers)
         told, told_ms = self._told_peers.get(device, (None, 0))
         if told != names or now_ms - told_ms > EAR_TOLD_AGAIN_MS:
             self._told_peers[device] = (names, now_ms)
@@ -198,7 +217,39 @@ class Fleet(FleetState):
             if self.hub.get(device) is not None:
                 sealed = self.sealed_epoch_keys(device)
                 if sealed:
-                    self.hub.deliver(device, EpochKeysPush(generation=self.generation, sealed=sealed))
+                    withheld = self.desired.network_ids(self.withheld_on(device))
+                    push = EpochKeysPush(generation=self.generation, sealed=sealed, withheld_networks=withheld)
+                    self.hub.deliver(device, push)
+
+    def begin_withholding(self, transaction: Transaction, networks: Iterable[str], cause: str) -> None:
+        """New epochs of networks that a device may not use any more, whose keys go to the others."""
+        names = set(networks)
+        self.begin_epochs(transaction, [one for name, one in self.desired.networks.items() if name in names], cause)
+
+    def push_withholding(self, device: str, networks: Iterable[str], *, generation: int) -> None:
+        """Tell every connected agent, its own too; after the commit. Who has not applied it soon gets no lease."""
+        self.revocations[generation] = self.now().boottime_ns
+        lost = set(networks)
+        ids = self.desired.network_ids(lost)
+        for name in self.names():
+            if self.hub.get(name) is not None:
+                sealed = self.sealed_epoch_keys(name) if lost.intersection(self.desired.networks_on(name)) else b""
+                push = WithholdingPush(generation=generation, device=device, networks=ids, sealed_epoch_keys=sealed)
+                self.hub.deliver(name, push)
+
+    def lower_tier(self, device: str, tier: str, reason: str) -> frozenset[str]:
+        """A leased device is in warning from now on; returns the networks that it lost with that, at once."""
+        record = self.record(device)
+        lost = self.desired.withheld_on(device, tier) - self.withheld_on(device)
+        warned = replace(leases.change_state(record, DeviceState.WARNING, reason, self.now()), tier=tier)
+        with self.transaction() as transaction:
+            self.put(transaction, warned)
+            self.begin_withholding(transaction, lost, f"{tier}: {device}")
+            generation = self.bump(transaction)
+            self.write_leaf(transaction, _lowered_event(device, reason, tier))
+        self.push_withholding(device, lost, generation=generation)
+        self.push_peers_around(device)
+        return lost
 
     def push_revocation(self, device: str, *, generation: int, cause: str) -> tuple[str, ...]:
         """Tell every connected agent; returns the leased ones that shared a network, whose answers count."""
@@ -240,6 +291,18 @@ class Fleet(FleetState):
             raise PermissionDeniedError(f"{device} has another key now", remedy="attest again")
         if connection.certificate_expires_unix_s * 1000 < now.unix_ms:
             raise PermissionDeniedError("the SVID is over", remedy="attest again")
+
+
+def _lowered_event(device: str, reason: str, tier: str) -> AuditEvent:
+    return AuditEvent(
+        actor="control",
+        role="control",
+        action="lower-tier",
+        subject=device,
+        outcome=AuditOutcome.DONE,
+        reason=reason,
+        detail={"tier": tier},
+    )
 
 
 def _ended_event(device: str, reason: str) -> AuditEvent:

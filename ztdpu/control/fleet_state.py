@@ -62,7 +62,7 @@ class FleetState:
         self._bindings: dict[str, StoredBinding] = {}
         self._kem_keys: dict[str, bytes] = {}
         """Device -> public KEM key of its last granted lease request."""
-        self._told_peers: dict[str, tuple[tuple[tuple[str, bytes, bytes], ...], int]] = {}
+        self._told_peers: dict[str, tuple[tuple[tuple[str, bytes, bytes, tuple[bytes, ...]], ...], int]] = {}
         """Device -> (what of its peers it was told last, unix ms)."""
         self._shut_out: dict[str, int] = {}
         """Device -> generation at which it was shut out."""

@@ -126,13 +126,19 @@ def view_tenant(fleet: Fleet, tenant: str) -> TenantStatus:
     network = fleet.desired.networks.get(tenant)
     epoch = fleet.epochs.get(network.network_id) if network else None
     endpoints = fleet.desired.cluster.endpoints_of(tenant)
+    devices = tuple(sorted({e.device for e in endpoints}))
     return TenantStatus(
         name=tenant,
         network_id=network.network_id.hex() if network else "",
         network_generation=network.generation if network else 0,
         key_epoch=epoch.key.epoch if epoch else 0,
         endpoints=tuple(e.name for e in endpoints),
-        devices=tuple(sorted({e.device for e in endpoints})),
+        devices=devices,
+        withheld=tuple(
+            f"{device}: the tenant's AppraisalPolicy does not allow tier {fleet.record(device).tier}"
+            for device in devices
+            if fleet.is_leased(device) and tenant in fleet.withheld_on(device)
+        ),
     )
 
 

@@ -30,6 +30,8 @@ ANSWERS_MAX: Final = 256
 class _Answering:
     device: str
     request: Request
+    wants: tuple[SaWant, ...]
+    """Those that are answered."""
     at_s: float
 
 
@@ -72,7 +74,11 @@ class Answering:
             raise ExchangeBusyError("the same request is being answered")
         directory.check_seq(head, messages.REQUEST)
         peer = directory.find(device)
-        for want in request.wants:
+        # The asker may not have heard yet of a network that is withheld: it gets the others.
+        wants = tuple(want for want in request.wants if want.network_id not in peer.withheld)
+        if not wants:
+            raise ExchangeError("every wanted network is withheld")
+        for want in wants:
             self._station.check_hosted(peer, want, now_s)
         if self._outstanding(device, now_s) >= OUTSTANDING_MAX:
             raise ExchangeError("two requests of this peer are outstanding")
@@ -80,8 +86,8 @@ class Answering:
             raise ExchangeError("more than one request a second")
         directory.note_seq(head, messages.REQUEST)
         self._last_s[device] = now_s
-        self._answering[request_hash] = _Answering(device=device, request=request, at_s=now_s)
-        return Allocate(device=device, request_hash=request_hash, wants=request.wants)
+        self._answering[request_hash] = _Answering(device=device, request=request, wants=wants, at_s=now_s)
+        return Allocate(device=device, request_hash=request_hash, wants=wants)
 
     def offer(self, request_hash: bytes, grants: Sequence[SaGrant], now_s: float) -> bytes:
         """See `Exchange.offer`."""
@@ -89,14 +95,14 @@ class Answering:
         if answering is None:
             raise ExchangeError("no such request is being answered")
         request = answering.request
-        if [_place(want) for want in request.wants] != [_place(grant) for grant in grants]:
+        if [_place(want) for want in answering.wants] != [_place(grant) for grant in grants]:
             raise ValueError("the grants do not answer the wants one to one")
         del self._answering[request_hash]
         head = self._station.head(request.head.sender)
         sealed = seal_grants(
-            request.wants,
+            answering.wants,
             grants,
-            [self._station.ring.key_for(want, now_s) for want in request.wants],
+            [self._station.ring.key_for(want, now_s) for want in answering.wants],
             head=head,
             request_hash=request_hash,
             kem_public=request.kem_public,

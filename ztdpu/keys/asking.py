@@ -96,7 +96,7 @@ class Asking:
         grants = open_grants(
             offer.sealed,
             asked.wants,
-            [self._station.ring.key_for(want, now_s) for want in asked.wants],
+            lambda want: self._station.ring.key_for(want, now_s),
             head=offer.head,
             request_hash=offer.request_hash,
             kem_key=asked.kem_key,

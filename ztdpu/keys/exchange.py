@@ -69,8 +69,13 @@ class Exchange:
 
         With `now_s` messages under its binding before this one are let in for ten more seconds.
         """
+        known = self._station.directory.peers.get(peer.device)
         if self._station.directory.set_peer(peer, now_s):
             self._forget(peer.device)
+        elif known is not None and known.networks - peer.networks:
+            # What is under way may be of a network that is lost: it is asked for anew without that.
+            self._asking.forget(lambda other: other == peer.device)
+            self._answering.void(lambda other: other == peer.device)
 
     def remove_peer(self, device: str) -> None:
         """The device is revoked, stale or shares no network any more: nothing with it goes on."""

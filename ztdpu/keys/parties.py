@@ -29,6 +29,8 @@ class Peer:
     """P-256, from its KeyBinding."""
     networks: frozenset[bytes] = frozenset()
     """Networks that it hosts by the signed roster; an SA for any other is refused."""
+    withheld: frozenset[bytes] = frozenset()
+    """Networks shared with it that one of the two may not use now. What it wants of these is left out of an answer."""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ checked the signature before anything here runs.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from cryptography.exceptions import InvalidTag
@@ -68,23 +68,25 @@ def seal_grants(
 def open_grants(
     sealed: bytes,
     wants: Sequence[SaWant],
-    epoch_keys: Sequence[bytes],
+    epoch_key_for: Callable[[SaWant], bytes],
     *,
     head: Head,
     request_hash: bytes,
     kem_key: KemKey,
 ) -> tuple[SaGrant, ...]:
-    """Return the grants of an offer, in the order of `wants`, which they must answer one to one.
+    """Return the grants of an offer, in the order of `wants`: one for each, or for some where others are withheld.
 
-    Raises ExchangeError when the seal or a wrap does not open, or the entries are not exactly what was wanted.
+    Raises ExchangeError when the seal or a wrap does not open, an entry is not what was wanted, or its epoch is not in
+    force (`epoch_key_for`).
     """
     head_sha256 = _sha256(head.encode())
     try:
         opened = kem.open_with(kem_key, sealed, info=_HPKE_LABEL + head_sha256 + request_hash)
-        rows = wire.take_rows(wire.decode(opened), len(wants), len(wants))
+        rows = wire.take_rows(wire.decode(opened), 1, len(wants))
+        answered = _match(rows, wants)
         grants = tuple(
-            _open_row(row, want, epoch_key, request_hash, head_sha256)
-            for row, want, epoch_key in zip(rows, wants, epoch_keys, strict=True)
+            _open_row(row, want, epoch_key_for(want), request_hash, head_sha256)
+            for row, want in zip(rows, answered, strict=True)
         )
     except kem.KemError:
         raise ExchangeError("the offer does not open") from None
@@ -93,6 +95,21 @@ def open_grants(
     if len({grant.spi for grant in grants}) != len(grants):
         raise ExchangeError("the offer names an SPI twice")
     return grants
+
+
+def _match(rows: Sequence[Any], wants: Sequence[SaWant]) -> list[SaWant]:
+    """The want that each row answers: the next of its network, use and lane. None twice, none out of order."""
+    following = iter(wants)
+    answered = []
+    for row in rows:
+        prefix, _ = wire.take_array(row, 2)
+        fields = wire.take_array(wire.decode(wire.take_blob(prefix)), 6)
+        place = (fields[0], fields[3], fields[4])
+        want = next((one for one in following if (one.network_id, int(one.use), one.lane) == place), None)
+        if want is None:
+            raise wire.WireError("the entry is not what was wanted")
+        answered.append(want)
+    return answered
 
 
 def _open_row(row: Any, want: SaWant, epoch_key: bytes, request_hash: bytes, head_sha256: bytes) -> SaGrant:

@@ -69,6 +69,8 @@ class TenantStatus:
     key_epoch: int
     endpoints: tuple[str, ...]
     devices: tuple[str, ...]
+    withheld: tuple[str, ...] = ()
+    """Leased devices that may not use the network, and why; a phrase each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,6 +102,8 @@ class Outbound:
         firewall = station.firewall
         if firewall is None:
             return Reason.NO_TABLES
+        if way.network_id in station.withheld:
+            return Reason.NO_LEASE
         target = firewall.admit(way.network_id, packet, station.device)
         if isinstance(target, Reason):
             return target

@@ -215,19 +215,28 @@ class Pipeline:
             if sa is not None and sa.line.peer == peer:
                 self.sas.activate(sa, self._gate.now_s)
 
-    def remove_peer(self, peer: str, *, cut_flows: bool) -> int:
-        """Delete every SA with `peer` at once, and with `cut_flows` its conversations.
+    def remove_peer(self, peer: str, *, cut_flows: bool, networks: Iterable[bytes] = ()) -> int:
+        """Delete every SA with `peer` (in `networks`, if any) at once, and with `cut_flows` its conversations.
 
         Returns CLOCK_REALTIME in ns of the last packet accepted from it, 0 if there was none.
         """
         self.flush()
-        self.sas.remove_peer(peer)
+        self.sas.remove_peer(peer, networks)
         if cut_flows and self._station.firewall is not None:
             self._station.firewall.cut_device(peer)
         return self._inbound.last_accepted_ns.get(peer, 0)
 
+    def withhold(self, networks: Iterable[bytes]) -> None:
+        """Move nothing in these networks from now on, and in those of the last call again that are not named."""
+        self.flush()
+        self._station.withheld = frozenset(networks)
+        self.sas.remove_networks(self._station.withheld)
+        self._station.forget_wanted()
+
     def _is_known(self, peer: str, network_id: bytes, version: int) -> bool:
         forwarding = self._station.forwarding
+        if network_id in self._station.withheld:
+            return False
         return peer in forwarding.peers and forwarding.networks.get(network_id) == version
 
     # --- master keys --------------------------------------------------------------------------

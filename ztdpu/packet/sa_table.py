@@ -180,11 +180,19 @@ class SaTable:
             *self._delete(lambda sa: sa.state is SaState.DRAINING and now_s - sa.switched_s >= DRAIN_S, SaEnd.DRAINED),
         ]
 
-    def remove_peer(self, peer: str) -> list[Deletion]:
-        """Delete both directions with `peer` at once."""
-        self.send = {line: sa for line, sa in self.send.items() if line.peer != peer}
+    def remove_peer(self, peer: str, networks: Iterable[bytes] = ()) -> list[Deletion]:
+        """Delete both directions with `peer` at once; where networks are named, of these alone."""
+        chosen = frozenset(networks)
+        return self._remove(lambda line: line.peer == peer and (not chosen or line.network_id in chosen))
+
+    def remove_networks(self, networks: frozenset[bytes]) -> list[Deletion]:
+        """Delete both directions of these networks, with every peer, at once."""
+        return self._remove(lambda line: line.network_id in networks)
+
+    def _remove(self, ends: Callable[[Line], bool]) -> list[Deletion]:
+        self.send = {line: sa for line, sa in self.send.items() if not ends(line)}
         self._index_senders()
-        return self._delete(lambda sa: sa.line.peer == peer, SaEnd.PEER_REMOVED)
+        return self._delete(lambda sa: ends(sa.line), SaEnd.PEER_REMOVED)
 
     def keep_only(self, peers: Iterable[str], networks: Iterable[bytes]) -> list[Deletion]:
         """Delete what belongs to a peer or network that new tables no longer name."""

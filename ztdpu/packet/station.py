@@ -21,7 +21,10 @@ WANT_INTERVAL_S: Final = 1.0
 class Station:
     """Gate, tables, SAs, counters and the sink of one device."""
 
-    __slots__ = ("_wanted", "_wanted_at_s", "counters", "device", "firewall", "forwarding", "gate", "sas", "sink")
+    __slots__ = (
+        "_wanted", "_wanted_at_s", "counters", "device", "firewall", "forwarding", "gate", "sas", "sink",
+        "withheld",
+    )  # fmt: skip
 
     def __init__(self, *, device: str, gate: Gate, sink: Sink) -> None:
         self.device = device
@@ -32,6 +35,8 @@ class Station:
         self.firewall: Firewall | None = None
         """None until the first tables."""
         self.forwarding = Forwarding(device=device, peers={}, networks={})
+        self.withheld: frozenset[bytes] = frozenset()
+        """Networks that this device may not use now."""
         self._wanted: list[Line] = []
         self._wanted_at_s: dict[Line, float] = {}
 

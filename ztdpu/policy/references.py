@@ -56,19 +56,29 @@ def reference_values_for(cluster: Cluster, profile: str) -> ReferenceValues:
 
 def tenants_refusing(cluster: Cluster, tenants: Sequence[str], tier: Tier) -> tuple[str, ...]:
     """Those of `tenants` whose AppraisalPolicy, or the default in its place, gives `tier` no lease; by name."""
-    refusing = []
-    for tenant in sorted(tenants):
-        name = cluster.tenants[tenant].spec.appraisal_policy
-        spec = cluster.appraisal_policies[name].spec if name else documents.AppraisalPolicySpec.model_validate({})
-        if tier.word not in spec.allowed_tiers:
-            refusing.append(tenant)
-    return tuple(refusing)
+    return tuple(tenant for tenant in sorted(tenants) if tier not in tiers_of_tenant(cluster, tenant))
+
+
+def tiers_of_tenant(cluster: Cluster, tenant: str) -> frozenset[Tier]:
+    """Tiers in which a device may use the tenant's network; one without a policy of its own has the default."""
+    name = cluster.tenants[tenant].spec.appraisal_policy
+    spec = cluster.appraisal_policies[name].spec if name else documents.AppraisalPolicySpec.model_validate({})
+    return frozenset(Tier[word.upper()] for word in spec.allowed_tiers)
+
+
+def tiers_of_networks(cluster: Cluster) -> dict[str, frozenset[Tier]]:
+    """The same by network: a Peering bears what both members bear."""
+    tiers = {tenant: tiers_of_tenant(cluster, tenant) for tenant in cluster.tenants}
+    for name, peering in cluster.peerings.items():
+        tiers[name] = frozenset.intersection(*(tiers[member.tenant] for member in peering.spec.members))
+    return tiers
 
 
 def appraisal_policy_for(cluster: Cluster, tenants: Sequence[str]) -> AppraisalPolicy:
     """Return the strictest common policy of the tenants on a device: what one of them refuses is refused.
 
-    A tenant without one of its own takes the defaults, which are the strictest.
+    A tenant without one of its own takes the defaults, which are the strictest. Tiers alone count per tenant: the
+    device has a lease in those that any of them allows, and in each tier the networks that allow it.
     """
     wanted = [cluster.tenants[tenant].spec.appraisal_policy for tenant in tenants]
     names = sorted({name for name in wanted if name is not None})
@@ -78,7 +88,7 @@ def appraisal_policy_for(cluster: Cluster, tenants: Sequence[str]) -> AppraisalP
     debug = {DebugState.DISABLED_SINCE_BOOT}
     if all(spec.allow_debug for spec in specs):
         debug |= {DebugState.DISABLED, DebugState.ENABLED}
-    tiers = set.intersection(*({Tier[word.upper()] for word in spec.allowed_tiers} for spec in specs))
+    tiers = set.union(*({Tier[word.upper()] for word in spec.allowed_tiers} for spec in specs))
     modes = set.intersection(*({OperationalMode(word) for word in spec.allowed_modes} for spec in specs))
     source = cluster.locate("AppraisalPolicy", names[0]) if names else _nowhere(cluster, tenants)
     return AppraisalPolicy(

@@ -328,6 +328,7 @@ class ControlMessage(_message.Message):
     WORKLOADS_FIELD_NUMBER: _builtins.int
     BUNDLE_FIELD_NUMBER: _builtins.int
     IDENTITY_ALARM_FIELD_NUMBER: _builtins.int
+    WITHHOLDING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def roster(self) -> Global___Roster: ...
     @_builtins.property
@@ -350,6 +351,8 @@ class ControlMessage(_message.Message):
     def bundle(self) -> Global___Bundle: ...
     @_builtins.property
     def identity_alarm(self) -> Global___IdentityAlarm: ...
+    @_builtins.property
+    def withholding(self) -> Global___Withholding: ...
     def __init__(
         self,
         *,
@@ -364,12 +367,13 @@ class ControlMessage(_message.Message):
         workloads: Global___Workloads | None = ...,
         bundle: Global___Bundle | None = ...,
         identity_alarm: Global___IdentityAlarm | None = ...,
+        withholding: Global___Withholding | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "config", b"config", "epoch_keys", b"epoch_keys", "identity_alarm", b"identity_alarm", "message", b"message", "peers", b"peers", "revocation", b"revocation", "roster", b"roster", "rotate", b"rotate", "sa", b"sa", "workload_answer", b"workload_answer", "workloads", b"workloads"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "config", b"config", "epoch_keys", b"epoch_keys", "identity_alarm", b"identity_alarm", "message", b"message", "peers", b"peers", "revocation", b"revocation", "roster", b"roster", "rotate", b"rotate", "sa", b"sa", "withholding", b"withholding", "workload_answer", b"workload_answer", "workloads", b"workloads"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "config", b"config", "epoch_keys", b"epoch_keys", "identity_alarm", b"identity_alarm", "message", b"message", "peers", b"peers", "revocation", b"revocation", "roster", b"roster", "rotate", b"rotate", "sa", b"sa", "workload_answer", b"workload_answer", "workloads", b"workloads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "config", b"config", "epoch_keys", b"epoch_keys", "identity_alarm", b"identity_alarm", "message", b"message", "peers", b"peers", "revocation", b"revocation", "roster", b"roster", "rotate", b"rotate", "sa", b"sa", "withholding", b"withholding", "workload_answer", b"workload_answer", "workloads", b"workloads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["roster", "peers", "config", "sa", "revocation", "epoch_keys", "rotate", "workload_answer", "workloads", "bundle", "identity_alarm"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["roster", "peers", "config", "sa", "revocation", "epoch_keys", "rotate", "workload_answer", "workloads", "bundle", "identity_alarm", "withholding"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -484,6 +488,7 @@ class Peer(_message.Message):
     EAR_FIELD_NUMBER: _builtins.int
     WORKER_INSTANCE_FIELD_NUMBER: _builtins.int
     PROFILE_FIELD_NUMBER: _builtins.int
+    WITHHELD_NETWORKS_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     key_binding: _builtins.bytes
     ear: _builtins.str
@@ -492,6 +497,10 @@ class Peer(_message.Message):
     @_builtins.property
     def chain(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """DER, root first, as the device's SPDM slot 0 gave it."""
+
+    @_builtins.property
+    def withheld_networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Ids of shared networks that one of the two may not use: a tenant does not bear its tier."""
 
     def __init__(
         self,
@@ -502,10 +511,11 @@ class Peer(_message.Message):
         ear: _builtins.str = ...,
         worker_instance: _builtins.bytes = ...,
         profile: _builtins.str = ...,
+        withheld_networks: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain", b"chain", "device", b"device", "ear", b"ear", "key_binding", b"key_binding", "profile", b"profile", "worker_instance", b"worker_instance"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain", b"chain", "device", b"device", "ear", b"ear", "key_binding", b"key_binding", "profile", b"profile", "withheld_networks", b"withheld_networks", "worker_instance", b"worker_instance"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -574,22 +584,64 @@ class Revocation(_message.Message):
 Global___Revocation: _TypeAlias = Revocation  # noqa: Y015
 
 @_typing.final
+class Withholding(_message.Message):
+    """A device lost some of its networks and keeps its lease: SAs with it in those are over. Acknowledged as a Revocation is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    NETWORKS_FIELD_NUMBER: _builtins.int
+    SEALED_EPOCH_KEYS_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    device: _builtins.str
+    sealed_epoch_keys: _builtins.bytes
+    """Epoch n+1 of these, and the present one of all others of the receiver."""
+    @_builtins.property
+    def networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Ids."""
+
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        device: _builtins.str = ...,
+        networks: _abc.Iterable[_builtins.bytes] | None = ...,
+        sealed_epoch_keys: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "generation", b"generation", "networks", b"networks", "sealed_epoch_keys", b"sealed_epoch_keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Withholding: _TypeAlias = Withholding  # noqa: Y015
+
+@_typing.final
 class EpochKeys(_message.Message):
+    """Of all networks of the receiver; one that it does not name is forgotten."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     GENERATION_FIELD_NUMBER: _builtins.int
     SEALED_FIELD_NUMBER: _builtins.int
+    WITHHELD_NETWORKS_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     sealed: _builtins.bytes
+    @_builtins.property
+    def withheld_networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Ids of its networks that it may not use in its tier."""
+
     def __init__(
         self,
         *,
         generation: _builtins.int = ...,
         sealed: _builtins.bytes = ...,
+        withheld_networks: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "sealed", b"sealed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "sealed", b"sealed", "withheld_networks", b"withheld_networks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

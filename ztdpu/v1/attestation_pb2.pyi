@@ -252,20 +252,26 @@ class LeaseGrant(_message.Message):
     DURATION_MS_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     SEALED_EPOCH_KEYS_FIELD_NUMBER: _builtins.int
+    WITHHELD_NETWORKS_FIELD_NUMBER: _builtins.int
     duration_ms: _builtins.int
     generation: _builtins.int
     sealed_epoch_keys: _builtins.bytes
     """HPKE to the lease request's KEM key (ztdpu.keys.epoch)."""
+    @_builtins.property
+    def withheld_networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Ids of the device's networks whose tenants do not bear its tier. A network without a key is not for it."""
+
     def __init__(
         self,
         *,
         duration_ms: _builtins.int = ...,
         generation: _builtins.int = ...,
         sealed_epoch_keys: _builtins.bytes = ...,
+        withheld_networks: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration_ms", b"duration_ms", "generation", b"generation", "sealed_epoch_keys", b"sealed_epoch_keys"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration_ms", b"duration_ms", "generation", b"generation", "sealed_epoch_keys", b"sealed_epoch_keys", "withheld_networks", b"withheld_networks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15ztdpu/v1/tenant.proto\x12\x08ztdpu.v1\"\x14\n\x12ListTenantsRequest\"8\n\x13ListTenantsResponse\x12!\n\x07tenants\x18\x01 \x03(\x0b\x32\x10.ztdpu.v1.Tenant\" \n\x10GetTenantRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"}\n\x06Tenant\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nnetwork_id\x18\x02 \x01(\t\x12\x1a\n\x12network_generation\x18\x03 \x01(\x04\x12\x11\n\tkey_epoch\x18\x04 \x01(\x04\x12\x11\n\tendpoints\x18\x05 \x03(\t\x12\x0f\n\x07\x64\x65vices\x18\x06 \x03(\t2\x96\x01\n\rTenantService\x12J\n\x0bListTenants\x12\x1c.ztdpu.v1.ListTenantsRequest\x1a\x1d.ztdpu.v1.ListTenantsResponse\x12\x39\n\tGetTenant\x12\x1a.ztdpu.v1.GetTenantRequest\x1a\x10.ztdpu.v1.Tenantb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15ztdpu/v1/tenant.proto\x12\x08ztdpu.v1\"\x14\n\x12ListTenantsRequest\"8\n\x13ListTenantsResponse\x12!\n\x07tenants\x18\x01 \x03(\x0b\x32\x10.ztdpu.v1.Tenant\" \n\x10GetTenantRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x8f\x01\n\x06Tenant\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nnetwork_id\x18\x02 \x01(\t\x12\x1a\n\x12network_generation\x18\x03 \x01(\x04\x12\x11\n\tkey_epoch\x18\x04 \x01(\x04\x12\x11\n\tendpoints\x18\x05 \x03(\t\x12\x0f\n\x07\x64\x65vices\x18\x06 \x03(\t\x12\x10\n\x08withheld\x18\x07 \x03(\t2\x96\x01\n\rTenantService\x12J\n\x0bListTenants\x12\x1c.ztdpu.v1.ListTenantsRequest\x1a\x1d.ztdpu.v1.ListTenantsResponse\x12\x39\n\tGetTenant\x12\x1a.ztdpu.v1.GetTenantRequest\x1a\x10.ztdpu.v1.Tenantb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,8 +37,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTTENANTSRESPONSE']._serialized_end=113
   _globals['_GETTENANTREQUEST']._serialized_start=115
   _globals['_GETTENANTREQUEST']._serialized_end=147
-  _globals['_TENANT']._serialized_start=149
-  _globals['_TENANT']._serialized_end=274
-  _globals['_TENANTSERVICE']._serialized_start=277
-  _globals['_TENANTSERVICE']._serialized_end=427
+  _globals['_TENANT']._serialized_start=150
+  _globals['_TENANT']._serialized_end=293
+  _globals['_TENANTSERVICE']._serialized_start=296
+  _globals['_TENANTSERVICE']._serialized_end=446
 # @@protoc_insertion_point(module_scope)

@@ -82,6 +82,7 @@ class Tenant(_message.Message):
     KEY_EPOCH_FIELD_NUMBER: _builtins.int
     ENDPOINTS_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
+    WITHHELD_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     network_id: _builtins.str
     """Hexadecimal; empty when the signed roster names no network for the tenant."""
@@ -91,6 +92,10 @@ class Tenant(_message.Message):
     def endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def withheld(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Why devices of the tenant may not use its network now, in a phrase each: `dpu-1: tier warning is not allowed`."""
+
     def __init__(
         self,
         *,
@@ -100,10 +105,11 @@ class Tenant(_message.Message):
         key_epoch: _builtins.int = ...,
         endpoints: _abc.Iterable[_builtins.str] | None = ...,
         devices: _abc.Iterable[_builtins.str] | None = ...,
+        withheld: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "endpoints", b"endpoints", "key_epoch", b"key_epoch", "name", b"name", "network_generation", b"network_generation", "network_id", b"network_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "endpoints", b"endpoints", "key_epoch", b"key_epoch", "name", b"name", "network_generation", b"network_generation", "network_id", b"network_id", "withheld", b"withheld"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

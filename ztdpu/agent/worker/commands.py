@@ -50,6 +50,7 @@ class Commands:
             mailbox.InstallSas: self._install_sas,
             mailbox.ActivateSas: self._activate_sas,
             mailbox.RemovePeer: self._remove_peer,
+            mailbox.SetWithheld: self._set_withheld,
             mailbox.RotateMasterKey: self._rotate_master_key,
             mailbox.GetStatistics: self._get_statistics,
         }
@@ -184,8 +185,11 @@ class Commands:
         self._pipeline.activate(message.peer, message.spis)
 
     def _remove_peer(self, message: mailbox.RemovePeer, _: list[int]) -> None:
-        last_ns = self._pipeline.remove_peer(message.peer, cut_flows=message.cut_flows)
+        last_ns = self._pipeline.remove_peer(message.peer, cut_flows=message.cut_flows, networks=message.networks)
         self._worker.channel.send(mailbox.PeerRemoved(message.token, message.peer, last_ns))
+
+    def _set_withheld(self, message: mailbox.SetWithheld, _: list[int]) -> None:
+        self._pipeline.withhold(message.networks)
 
     def _rotate_master_key(self, message: mailbox.RotateMasterKey, _: list[int]) -> None:
         refused = self._pipeline.rotate(is_forced=message.force)

@@ -25,6 +25,7 @@ from ztdpu.control.doors.hub import (
     RosterPush,
     RotatePush,
     SaPush,
+    WithholdingPush,
 )
 from ztdpu.control.doors.identity_proof import IdentityProof
 from ztdpu.control.fleet import Fleet
@@ -217,8 +218,18 @@ def push_to_message(push: Push) -> agent_pb2.ControlMessage:
                 sealed_epoch_keys=push.sealed_epoch_keys,
             )
             return agent_pb2.ControlMessage(revocation=revocation)
+        case WithholdingPush():
+            withholding = agent_pb2.Withholding(
+                generation=push.generation,
+                device=push.device,
+                networks=push.networks,
+                sealed_epoch_keys=push.sealed_epoch_keys,
+            )
+            return agent_pb2.ControlMessage(withholding=withholding)
         case EpochKeysPush():
-            keys = agent_pb2.EpochKeys(generation=push.generation, sealed=push.sealed)
+            keys = agent_pb2.EpochKeys(
+                generation=push.generation, sealed=push.sealed, withheld_networks=push.withheld_networks
+            )
             return agent_pb2.ControlMessage(epoch_keys=keys)
         case WorkloadsPush():
             return agent_pb2.ControlMessage(workloads=workloads_to_message(push))
@@ -244,6 +255,7 @@ def _peers(push: PeersPush) -> agent_pb2.Peers:
                 ear=peer.ear,
                 worker_instance=peer.worker_instance,
                 profile=peer.profile,
+                withheld_networks=peer.withheld_networks,
             )
             for peer in push.peers
         ],

@@ -190,7 +190,10 @@ def step_to_message(step: Step) -> attestation_pb2.AttestResponse:
     lease = step.lease
     granted = (
         attestation_pb2.LeaseGrant(
-            duration_ms=lease.duration_ms, generation=lease.generation, sealed_epoch_keys=lease.sealed_epoch_keys
+            duration_ms=lease.duration_ms,
+            generation=lease.generation,
+            sealed_epoch_keys=lease.sealed_epoch_keys,
+            withheld_networks=lease.withheld_networks,
         )
         if lease
         else None

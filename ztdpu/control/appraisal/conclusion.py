@@ -15,7 +15,7 @@ from typing import Final
 from cryptography import x509
 
 from ztdpu.control.appraisal.judgement import LeaseAsked, public_key, raise_versions
-from ztdpu.control.appraisal.outcome import stored_evidence
+from ztdpu.control.appraisal.outcome import describe, stored_evidence
 from ztdpu.control.audit import AuditEvent, AuditOutcome
 from ztdpu.control.authority.issue import Issuer
 from ztdpu.control.clock import as_datetime
@@ -34,8 +34,6 @@ from ztdpu.trust.appraise import Appraisal
 from ztdpu.trust.ear import issue_ear
 from ztdpu.trust.spdm.evidence import Evidence
 
-FIRST_FINDINGS: Final = 3
-"""Named in the reason of a lowered state; all of them are kept."""
 _NO_BINDING: Final = b"\0" * 32
 """Stands in the result of a device that bound no key."""
 
@@ -47,6 +45,8 @@ class Granted:
     duration_ms: int
     generation: int
     sealed_epoch_keys: bytes
+    withheld_networks: tuple[bytes, ...] = ()
+    """Ids of the device's networks that are not for it in this tier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +184,11 @@ class Concluder:
         if not is_leased and fleet.is_leased(device):
             raise ConflictError("the device got a lease while it was being appraised", remedy="attest again")
         ear = self._ear(case.appraisal, device, binding.binding_sha256)
-        sealed = fleet.seal_epoch_keys(device, case.asked.kem_public_key) if is_leased else b""
+        tier = case.appraisal.tier.word
+        sealed = fleet.seal_epoch_keys(device, case.asked.kem_public_key, tier=tier) if is_leased else b""
+        withheld = fleet.desired.withheld_on(device, tier)
+        # What it could use in the tier before: also after its lease ended, since it knew the keys.
+        lost = withheld - fleet.withheld_on(device) if is_leased else frozenset[str]()
         with fleet.transaction() as transaction:
             current = transaction.get_device(device) or case.read
             leases.require_unchanged(case.read, current)
@@ -197,13 +201,19 @@ class Concluder:
             svid, record = self._svid(transaction, record, binding, now.unix_ms, is_new=case.new_binding is not None)
             if is_leased:
                 record = self._lease(record, state, case, now)
+                fleet.begin_withholding(transaction, lost, f"{state}: {device}")
             elif state is DeviceState.WARNING:
                 reason = describe(case.appraisal.findings)
                 record = leases.lower(record, state, reason, now, shown_boot=record.boot_counter)
             fleet.put(transaction, record)
             self._keep(transaction, case, current, record, now.unix_ms)
-        self._follow(device, before, case.new_binding, case.asked if is_leased else None)
-        lease = Granted(duration_ms=self.lease_ms(device), generation=fleet.generation, sealed_epoch_keys=sealed)
+        self._follow(device, before, case.new_binding, case.asked if is_leased else None, lost)
+        lease = Granted(
+            duration_ms=self.lease_ms(device),
+            generation=fleet.generation,
+            sealed_epoch_keys=sealed,
+            withheld_networks=fleet.desired.network_ids(withheld),
+        )
         return self._result(
             record.state,
             record.reason,
@@ -258,7 +268,12 @@ class Concluder:
         self._fleet.write_leaf(transaction, event)
 
     def _follow(
-        self, device: str, before: StoredBinding | None, new: StoredBinding | None, granted: LeaseAsked | None
+        self,
+        device: str,
+        before: StoredBinding | None,
+        new: StoredBinding | None,
+        granted: LeaseAsked | None,
+        lost: frozenset[str],
     ) -> None:
         """Memory and pushes after the commit."""
         fleet = self._fleet
@@ -268,6 +283,8 @@ class Concluder:
                 fleet.hub.close(device, PermissionDeniedError(f"{device} has another key now"))
         if granted is not None:
             fleet.set_kem_key(device, granted.kem_public_key)
+        if lost:
+            fleet.push_withholding(device, lost, generation=fleet.generation)
         fleet.push_peers_around(device)
 
     def lease_ms(self, device: str) -> int:
@@ -350,13 +367,6 @@ def _require_same_policy(judged_by: Desired, in_force: Desired) -> None:
     """What was judged by an older policy grants and takes nothing: firmware may have been delisted in between."""
     if judged_by is not in_force:
         raise ConflictError("the policy was changed while the device was being appraised", remedy="attest again")
-
-
-def describe(findings: tuple[Finding, ...]) -> str:
-    """The first findings in a phrase."""
-    words = [f"{one.code}: {one.message}" for one in findings[:FIRST_FINDINGS]]
-    more = len(findings) - len(words)
-    return "; ".join([*words, *([f"and {more} more"] if more else [])])
 
 
 def _with_appraisal(record: DeviceRecord, appraisal: Appraisal, ear: str, now_unix_ms: int) -> DeviceRecord:

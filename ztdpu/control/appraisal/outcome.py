@@ -9,13 +9,16 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from ztdpu.control.devices.record import StoredEvidence
 from ztdpu.model.attestation import Check, CheckResult, Dimension, Finding
 from ztdpu.trust.appraise import Appraisal
 from ztdpu.trust.reference import format_version
 from ztdpu.trust.spdm.evidence import Evidence
+
+FIRST_FINDINGS: Final = 3
+"""Named in the reason of a lowered state; all of them are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,13 @@ class Outcome:
     pinned_device_id_sha256: bytes = b""
     highest_versions: Mapping[str, str] = field(default_factory=dict)
     """Component -> highest accepted before this appraisal."""
+
+
+def describe(findings: tuple[Finding, ...]) -> str:
+    """The first findings in a phrase."""
+    words = [f"{one.code}: {one.message}" for one in findings[:FIRST_FINDINGS]]
+    more = len(findings) - len(words)
+    return "; ".join([*words, *([f"and {more} more"] if more else [])])
 
 
 def encode_outcome(outcome: Outcome) -> str:

@@ -1,7 +1,7 @@
 """Stored evidence, appraised again at once when policy or reference values change.
 
-Only lowers: a device that new references would affirm shows fresh evidence by itself, within one interval. Called by
-`changes` after a sync.
+A device that keeps its lease in a lower tier loses the networks that do not allow it. Only lowers: a device that new
+references would affirm shows fresh evidence by itself, within one interval. Called by `changes` after a sync.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from datetime import UTC, datetime
 
 from ztdpu.control.appraisal.conclusion import Concluder
 from ztdpu.control.appraisal.judgement import judge_evidence
+from ztdpu.control.appraisal.outcome import describe
 from ztdpu.control.clock import as_datetime
 from ztdpu.control.devices import leases
 from ztdpu.control.fleet import Fleet
 from ztdpu.errors import EvidenceError
+from ztdpu.model.device import DeviceState
 from ztdpu.telemetry import get_logger
 from ztdpu.trust.spdm.evidence import decode_evidence
 
@@ -49,6 +51,9 @@ def _falls(fleet: Fleet, concluder: Concluder, device: str) -> bool:
     tiers = fleet.desired.appraisal[device].lease_tiers
     state = leases.appraised_state(record, appraisal.tier, tiers_allowed=tiers)
     if state in leases.LEASED_STATES and appraisal.tier in tiers:
+        is_lower = record.state is DeviceState.AFFIRMING and state is DeviceState.WARNING
+        if is_lower and fleet.desired.withheld_on(device, appraisal.tier.word) - fleet.withheld_on(device):
+            fleet.lower_tier(device, appraisal.tier.word, describe(appraisal.findings))
         return False
     concluder.lower(read=record, desired=fleet.desired, appraisal=appraisal, evidence=evidence, state=state)
     return True

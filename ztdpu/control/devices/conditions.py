@@ -87,6 +87,8 @@ def _leased(fleet: Fleet, record: DeviceRecord, now: Instant) -> Condition:
     reason = record.reason
     if not is_leased and state in (DeviceState.WARNING, DeviceState.CONTRAINDICATED):
         reason = _refusal_of_tier(fleet, record)
+    if is_leased and (withheld := fleet.withheld_on(record.name)):
+        reason = f"{_withheld(fleet, record, withheld)}; {reason}"
     return Condition(
         name="leased",
         met=is_leased,
@@ -95,6 +97,21 @@ def _leased(fleet: Fleet, record: DeviceRecord, now: Instant) -> Condition:
         deadline_unix_ms=now.unix_ms + following.in_ms if following.in_ms is not None else 0,
         next=following.what,
     )
+
+
+def _withheld(fleet: Fleet, record: DeviceRecord, networks: frozenset[str]) -> str:
+    """Which networks a leased device may not use, and which tenants do not allow its tier."""
+    names = sorted(networks)
+    more = f" and {len(names) - NAMED_LIMIT} more" if len(names) > NAMED_LIMIT else ""
+    cluster, tier = fleet.desired.cluster, Tier[record.tier.upper()]
+    members = {
+        member.tenant for name in names if name in cluster.peerings for member in cluster.peerings[name].spec.members
+    }
+    refusing = tenants_refusing(cluster, sorted(members | {name for name in names if name in cluster.tenants}), tier)
+    who = f"tenant{'s' if len(refusing) > 1 else ''} {', '.join(refusing[:NAMED_LIMIT])}"
+    some = f" and {len(refusing) - NAMED_LIMIT} more" if len(refusing) > NAMED_LIMIT else ""
+    verb = "refuse" if len(refusing) > 1 else "refuses"
+    return f"no keys of {', '.join(names[:NAMED_LIMIT])}{more}: {who}{some} {verb} the tier"
 
 
 def _refusal_of_tier(fleet: Fleet, record: DeviceRecord) -> str:
@@ -145,7 +162,7 @@ def _phrase(text: str) -> str:
 
 def _networks_behind(fleet: Fleet, device: str, connection: Connection | None) -> list[str]:
     used = connection.key_epochs if connection else {}
-    names = fleet.desired.networks_on(device)
+    names = set(fleet.desired.networks_on(device)) - fleet.withheld_on(device)
     return [
         name
         for name, network in sorted(fleet.desired.networks.items())

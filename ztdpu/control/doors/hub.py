@@ -45,6 +45,8 @@ class PeerView:
     ear: str
     worker_instance: bytes
     profile: str
+    withheld_networks: tuple[bytes, ...] = ()
+    """Ids of networks shared with the receiver that one of the two may not use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,18 @@ class EpochKeysPush:
 
     generation: int
     sealed: bytes
+    withheld_networks: tuple[bytes, ...] = ()
+    """Ids of the receiver's networks that are not for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithholdingPush:
+    """A device may not use some of its networks any more; it keeps its lease."""
+
+    generation: int
+    device: str
+    networks: tuple[bytes, ...]
+    sealed_epoch_keys: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +134,7 @@ Push = (
     | ConfigPush
     | SaPush
     | RevocationPush
+    | WithholdingPush
     | EpochKeysPush
     | RotatePush
     | BundlePush
@@ -145,7 +160,7 @@ class Outbox:
     """What is on its way to one agent."""
 
     def __init__(self) -> None:
-        self._revocations: deque[RevocationPush] = deque()
+        self._revocations: deque[RevocationPush | WithholdingPush] = deque()
         self._newest: dict[type[Push], Push] = {}
         self._envelopes: deque[SaPush | WorkloadAnswerPush] = deque()
         self._filled = asyncio.Event()
@@ -154,7 +169,7 @@ class Outbox:
 
     def put(self, push: Push) -> None:
         """Queue it; an envelope or answer too many is dropped and counted (whoever wants it asks again)."""
-        if isinstance(push, RevocationPush):
+        if isinstance(push, (RevocationPush, WithholdingPush)):
             self._revocations.append(push)
         elif isinstance(push, (SaPush, WorkloadAnswerPush)):
             if len(self._envelopes) >= SA_WAITING_LIMIT:

@@ -120,8 +120,11 @@ class PolicyChanges(ChangeSteps):
             if name not in before.tables or before.tables[name].revision != tables.revision
         )
         fresh = [n for t, n in desired.networks.items() if before.networks.get(t) != n]
+        lost = {name: networks for name in fleet.names() if (networks := _lost(fleet, before, desired, name))}
+        barred = [n for t, n in desired.networks.items() if any(t in networks for networks in lost.values())]
         with fleet.transaction() as transaction:
             fleet.begin_epochs(transaction, fresh, "network is new")
+            fleet.begin_epochs(transaction, barred, "a tenant does not allow a device's tier any more")
             fleet.begin_epochs(transaction, _left(before, desired), "a device left the network")
             generation = fleet.bump(transaction)
             transaction.put_number("roster-serial", desired.roster.serial)
@@ -134,10 +137,20 @@ class PolicyChanges(ChangeSteps):
                 fleet.write_leaf(transaction, request.event(generation=generation, changed=names))
                 self._remember(transaction, request, {"changed": changed})
         fleet.adopt(desired, changed)
+        for device, networks in lost.items():
+            fleet.push_withholding(device, networks, generation=generation)
         reappraise(fleet, self._concluder)
         self._faults = None
         self._loaded = (fleet.now().unix_ms, fleet.generation)
         return PolicyChange(changed=changed)
+
+
+def _lost(fleet: Fleet, before: Desired, after: Desired, device: str) -> frozenset[str]:
+    """Networks that a leased device uses and may not any more in the tier that it has."""
+    if device not in after.cluster.devices or not fleet.is_leased(device):
+        return frozenset()
+    tier = fleet.record(device).tier
+    return after.withheld_on(device, tier) - before.withheld_on(device, tier)
 
 
 def _left(before: Desired, after: Desired) -> list[Network]:

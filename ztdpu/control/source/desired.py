@@ -6,7 +6,7 @@ any of it: policy is files, the roster is signed by operators.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,11 +17,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from ztdpu.control.configuration import Specification
 from ztdpu.errors import ConfigurationError, Location, PolicyError, PolicyRefusedError, RosterError, ZtdpuError
+from ztdpu.model.attestation import Tier
 from ztdpu.model.tenant import Network
 from ztdpu.policy.cluster import Cluster
 from ztdpu.policy.compile import CompiledTables, Compiler
 from ztdpu.policy.load import load_directory
-from ztdpu.policy.references import appraisal_policy_for, reference_values_for
+from ztdpu.policy.references import appraisal_policy_for, reference_values_for, tiers_of_networks
 from ztdpu.policy.tests import run_tests
 from ztdpu.trust.certificate import load_anchors
 from ztdpu.trust.reference import AppraisalPolicy, ReferenceValues
@@ -59,6 +60,8 @@ class Desired:
     """Network -> its devices."""
     _networks: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
     """Device -> its networks."""
+    _refusing: Mapping[str, frozenset[str]] = field(init=False, repr=False, compare=False)
+    """Word of a tier -> networks that do not allow it."""
     _peers: dict[str, tuple[str, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
     """Device -> its peers, of those that were asked for. Nothing here ever changes."""
 
@@ -73,6 +76,11 @@ class Desired:
         for name in sorted(members):
             for device in members[name]:
                 networks.setdefault(device, []).append(name)
+        tiers = tiers_of_networks(self.cluster)
+        refusing = {
+            tier.word: frozenset(name for name, allowed in tiers.items() if tier not in allowed) for tier in Tier
+        }
+        object.__setattr__(self, "_refusing", refusing)
         listed = {one.name: one.device_id_sha256 for one in self.roster.devices}
         object.__setattr__(self, "names", tuple(sorted(self.cluster.devices)))
         object.__setattr__(self, "_listed", listed)
@@ -86,6 +94,16 @@ class Desired:
     def networks_on(self, device: str) -> tuple[str, ...]:
         """Tenants with an endpoint on the device and Peerings with a member on it: names of its networks."""
         return self._networks.get(device, ())
+
+    def withheld_on(self, device: str, tier: str) -> frozenset[str]:
+        """Networks of the device that do not allow this tier (its word): the tenant, or a member of a Peering."""
+        refusing = self._refusing.get(tier)
+        networks = self.networks_on(device)
+        return frozenset(networks) if refusing is None else refusing.intersection(networks)
+
+    def network_ids(self, names: Iterable[str]) -> tuple[bytes, ...]:
+        """Ids of these networks, in order; one without a place in the roster has none."""
+        return tuple(sorted(self.networks[name].network_id for name in names if name in self.networks))
 
     def peers_of(self, device: str) -> tuple[str, ...]:
         """Devices that share a network with it, by name."""

@@ -15,6 +15,7 @@ def tenant_to_message(tenant: TenantStatus) -> tenant_pb2.Tenant:
         key_epoch=tenant.key_epoch,
         endpoints=tenant.endpoints,
         devices=tenant.devices,
+        withheld=tenant.withheld,
     )
 
 
@@ -27,6 +28,7 @@ def tenant_from_message(message: tenant_pb2.Tenant) -> TenantStatus:
         key_epoch=message.key_epoch,
         endpoints=tuple(message.endpoints),
         devices=tuple(message.devices),
+        withheld=tuple(message.withheld),
     )
 
 
