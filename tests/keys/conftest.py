@@ -168,6 +168,6 @@ def kit():
     """Names that tests need, since test modules cannot import each other."""
     return SimpleNamespace(
         BLUE=BLUE, RED=RED, BLUE_KEY=BLUE_KEY, RED_KEY=RED_KEY, DOMAIN=DOMAIN, OFFER_KEYS=OFFER_KEYS,
-        Device=Device, make_kem_key=make_kem_key, make_party=make_party, snapshot=snapshot, refused=refused,
+        Device=Device, Pair=Pair, make_kem_key=make_kem_key, make_party=make_party, snapshot=snapshot, refused=refused,
         replace=dataclasses.replace, SaUse=SaUse,
     )  # fmt: skip

@@ -901,3 +901,27 @@ def test_every_packet_is_counted_once():
     assert sum(first.reasons.values()) == 20
     assert sum(second.reasons.values()) == len(sent) == 13
     assert HEADER_OCTETS == 16
+
+
+def test_a_withheld_network_is_dark_in_every_direction_and_comes_back():
+    hosts = HOSTS | {"red-2": (RED, "dpu-0", ("10.1.0.12",))}
+    first, second = pair()
+    for device in (first, second):
+        device.pipeline.apply_tables(tables_of(device.name, hosts=hosts))
+    connect(first, second, BLUE, RED)
+    late = one_sealed(first)
+    first.sent.clear()
+    second.pipeline.withhold([BLUE])
+    second.take(late)
+    first.pipeline.withhold([BLUE])
+    for name in ("blue-0", "red-0"):
+        first.give(name, udp())
+        first.give(name, udp(destination="10.1.0.12"))
+    assert [endpoint for endpoint, _ in first.delivered] == [endpoint_id("red-2")], "between its own endpoints too"
+    assert len(first.sent) == 1, "of red alone"
+    assert second.delivered == []
+    assert first.pipeline.allocate("dpu-1", [(BLUE, SaUse.DATAGRAM, 0, V1)]) == []
+    assert first.pipeline.allocate("dpu-1", [(RED, SaUse.DATAGRAM, 0, V1)])
+    first.pipeline.withhold([])
+    first.give("blue-0", udp(destination="10.1.0.12"))
+    assert first.delivered[-1][0] == endpoint_id("blue-2")

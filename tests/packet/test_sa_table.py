@@ -99,9 +99,9 @@ def test_laggards_are_lines_whose_active_sa_is_old():
     assert not table.has_slot(0)
 
 
-def install(table: SaTable, spi: int, fingerprint: bytes, **changes):
+def install(table: SaTable, spi: int, fingerprint: bytes, line: Line = LINE, **changes):
     fields = {"ttl_s": 100, "soft_limit_octets": 1000, "now_s": 0.0, **changes}
-    return table.install(LINE, key(spi), fingerprint=fingerprint, **fields)
+    return table.install(line, key(spi), fingerprint=fingerprint, **fields)
 
 
 def test_a_sending_sa_wears():
@@ -163,3 +163,16 @@ def test_hard_limits():
     sa.next_iv = (1 << 40) - 3
     assert not sa.is_exhausted(3, 1)
     assert sa.is_exhausted(4, 1)
+
+
+def test_a_withheld_network_loses_its_sas_and_no_other():
+    table = SaTable()
+    elsewhere = Line("dpu-1", b"B" * 16, SaUse.DATAGRAM, 0)
+    for spi, line in enumerate((LINE, OTHER, elsewhere), 1):
+        offer(table, spi, line)
+        install(table, spi + 10, bytes([spi]), line=line)
+    assert {gone.spi for gone in table.remove_peer("dpu-0", [LINE.network_id])} == {1}
+    assert (set(table.receive), set(table.send)) == ({2, 3}, {OTHER, elsewhere})
+    assert {gone.spi for gone in table.remove_networks(frozenset({LINE.network_id}))} == {3}
+    assert (set(table.receive), set(table.send)) == ({2}, {OTHER})
+    assert set(table.datagram_senders) == {("dpu-0", OTHER.network_id)}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from ztdpu.errors import NotFoundError, PolicyError
 from ztdpu.model.attestation import Tier
+from ztdpu.policy.cluster import Cluster
 from ztdpu.policy.load import load_directory
-from ztdpu.policy.references import appraisal_policy_for, reference_values_for
+from ztdpu.policy.references import appraisal_policy_for, reference_values_for, tiers_of_networks
 from ztdpu.trust.firmware import compute_fwid, default_firmware, measure
 from ztdpu.trust.profile import load_profile
 from ztdpu.trust.reference import AppraisalPolicy, DebugState, OperationalMode
@@ -74,4 +77,34 @@ def test_the_strictest_tenant_of_a_device_decides(repository: Path) -> None:
     assert DebugState.ENABLED not in mixed.allowed_debug_states
     assert mixed.maximum_evidence_age_s == 30
     one_silent = policy_with("spec: {appraisalPolicy: lenient}\n", "")
-    assert one_silent.lease_tiers == {Tier.AFFIRMING}, "no policy of its own means the defaults"
+    assert one_silent.lease_tiers == {Tier.AFFIRMING, Tier.WARNING}
+    assert one_silent.allowed_modes == {OperationalMode.NORMAL}, "no policy of its own means the defaults"
+    assert policy_with("", "").lease_tiers == {Tier.AFFIRMING}
+
+
+@pytest.mark.parametrize(
+    ("blue", "red", "tolerant"),
+    [
+        ("lenient", "lenient", {"blue", "red", "both"}),
+        ("lenient", "strict", {"blue"}),
+        ("strict", "lenient", {"red"}),
+        ("strict", "strict", set()),
+    ],
+)
+def test_a_network_bears_what_its_tenant_bears_and_a_peering_what_both_members_do(
+    blue: str, red: str, tolerant: set[str]
+) -> None:
+    allowed = {"lenient": ["affirming", "warning"], "strict": ["affirming"]}
+    cluster = SimpleNamespace(
+        tenants={
+            name: SimpleNamespace(spec=SimpleNamespace(appraisal_policy=policy))
+            for name, policy in (("blue", blue), ("red", red), ("silent", None))
+        },
+        appraisal_policies={
+            name: SimpleNamespace(spec=SimpleNamespace(allowed_tiers=tiers)) for name, tiers in allowed.items()
+        },
+        peerings={"both": SimpleNamespace(spec=SimpleNamespace(members=[SimpleNamespace(tenant=t) for t in ("blue", "red")]))},
+    )  # fmt: skip
+    tiers = tiers_of_networks(cast("Cluster", cluster))
+    assert {name for name, allowed in tiers.items() if Tier.WARNING in allowed} == tolerant
+    assert all(Tier.AFFIRMING in allowed for allowed in tiers.values())
