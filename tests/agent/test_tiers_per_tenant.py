@@ -119,6 +119,7 @@ async def test_a_warning_stops_strict_tenants_and_no_other_until_it_is_affirming
         assert fleet.epochs.get(blue).key.epoch > epoch, "whoever lost the network does not know its next key"
         for daemon in site.daemons.values():
             assert (daemon._conversation.missing(), daemon._exchange.missing()) == ("", []), "it waits for nothing more"
+            assert {one.tenant for one in daemon._sidecar.book._memberships} == {"red"}, "no identities of the others"
             assert set(daemon._exchange.epochs) == {fleet.desired.networks["red"].network_id.hex()}
         shown = await asyncio.to_thread(client.get_device, "dpu-0")
         leased = next(one for one in shown.conditions if one.name == "leased")

@@ -186,7 +186,8 @@ class Changes(ChangeSteps):
                 number = fleet.begin_epochs(transaction, [network], f"rotated: {request.reason}")[tenant]
                 generation = fleet.bump(transaction)
                 devices = sorted({e.device for e in fleet.desired.cluster.endpoints_of(tenant)})
-                told = [name for name in devices if fleet.is_leased(name) and fleet.hub.get(name) is not None]
+                usable = [name for name in devices if fleet.is_leased(name) and tenant not in fleet.withheld_on(name)]
+                told = [name for name in usable if fleet.hub.get(name) is not None]
                 fleet.write_leaf(transaction, request.event(epoch=number))
                 answer = {"generation": generation, "devices": told, "epoch": number}
                 self._remember(transaction, request, answer)

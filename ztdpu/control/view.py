@@ -150,7 +150,7 @@ def view_endpoint(fleet: Fleet, endpoint: Endpoint) -> EndpointStatus:
         device=endpoint.device,
         addresses=tuple(str(address) for address in endpoint.addresses),
         labels=dict(endpoint.labels),
-        ready=view_device(fleet, endpoint.device).ready,
+        ready=view_device(fleet, endpoint.device).ready and endpoint.tenant not in fleet.withheld_on(endpoint.device),
         device_state=str(leases.expire(fleet.record(endpoint.device), fleet.now()).state),
         endpoint_id=endpoint.endpoint_id,
     )

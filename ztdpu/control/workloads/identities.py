@@ -136,11 +136,14 @@ class Workloads:
         return self._by_device.get(device, ())
 
     def _memberships(self, device: str) -> tuple[MembershipView, ...]:
-        """Every identity on a device that holds a lease; none on any other."""
+        """Every identity on a device that holds a lease, of tenants that allow its tier; none on any other."""
         if not self._fleet.is_leased(device):
             return ()
         views: list[MembershipView] = []
+        withheld = self._fleet.withheld_on(device)
         for endpoint in self._endpoints_on(device):
+            if endpoint.tenant in withheld:
+                continue
             views.append(MembershipView(endpoint=endpoint.name, tenant=endpoint.tenant))
             views += [
                 MembershipView(
@@ -174,12 +177,14 @@ class Workloads:
         return answer
 
     def _require(self, device: str, name: str) -> Endpoint:
-        """The endpoint, if policy has it on this device now and the device holds a lease."""
+        """The endpoint, if policy has it on this device now, which holds a lease in a tier that its tenant allows."""
         endpoint = self._fleet.desired.cluster.endpoints.get(name)
         if endpoint is None or endpoint.device != device:
             raise PermissionDeniedError(f"no endpoint {name[:63]!r} on {device}")
         if not self._fleet.is_leased(device):
             raise LeaseError(f"{device} holds no lease")
+        if endpoint.tenant in self._fleet.withheld_on(device):
+            raise LeaseError(f"{device} is in a tier that {endpoint.tenant} does not allow")
         return endpoint
 
     def _carry_out(self, endpoint: Endpoint, number: int, action: Action | None) -> WorkloadAnswerPush:
